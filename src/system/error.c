@@ -1,0 +1,39 @@
+/*
+ * Per-thread error text. Knows nothing of communicators.
+ */
+#include "system/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char text[ERROR_TEXT_BYTES];
+
+polypath_result_t error_set(polypath_result_t code, const char *format, ...)
+{
+    char fresh[ERROR_TEXT_BYTES]; /* an argument may be the old text itself */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(fresh, sizeof fresh, format, args);
+    va_end(args);
+    memcpy(text, fresh, sizeof text);
+    return code;
+}
+
+polypath_result_t error_prefix(polypath_result_t code, const char *format, ...)
+{
+    char old[ERROR_TEXT_BYTES];
+    memcpy(old, text, sizeof old);
+    va_list args;
+    va_start(args, format);
+    int used = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (used > 0 && (size_t)used + 3 < sizeof text)
+        snprintf(text + used, sizeof text - (size_t)used, ": %.*s", (int)(sizeof text - (size_t)used - 3), old);
+    return code;
+}
+
+const char *error_text(void)
+{
+    return text;
+}

@@ -1,0 +1,86 @@
+/*
+ * Every setting of the library: one table (settings.c) with name, type,
+ * range, default and text. The environment variable of setting `name` is
+ * POLYPATH_NAME. Values are read once, at first use.
+ */
+#ifndef SYSTEM_SETTINGS_H
+#define SYSTEM_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct settings {
+    /* waiting */
+    uint64_t timeout_ms;
+    uint64_t spin;            /* polls before yielding the core */
+    uint64_t progress_thread; /* 0 never, 1 always, 2 auto */
+    /* paths */
+    const char *paths;          /* comma list of path names to use; "" = all */
+    const char *interfaces;     /* comma list of interfaces; "^a,b" leaves out */
+    const char *host_id;        /* "" = derived from the kernel and network namespace */
+    uint64_t ip_family;         /* 0 any, 4, 6 */
+    uint64_t tcp_streams;       /* connections per peer and interface */
+    uint64_t tcp_notsent_bytes; /* TCP_NOTSENT_LOWAT */
+    uint64_t shm;               /* bool: use shared memory inside a host */
+    uint64_t cma;               /* bool: use process_vm_readv inside a host */
+    const char *bootstrap_interface;
+    /* schedules and memory */
+    const char *algorithm;  /* "" = by the model */
+    uint64_t chunk_bytes;   /* 0 = by the model */
+    uint64_t scratch_bytes; /* cap on scratch memory per communicator and rank */
+    uint64_t shm_bytes;     /* cap on shared memory per communicator and rank */
+    uint64_t reproducible;  /* bool */
+    uint64_t hand_over;     /* bool: paths take queued chunks of others when free */
+    /* balancer */
+    const char *shares;      /* fixed shares "0.8,0.2"; "" = balanced */
+    uint64_t tune;           /* bool: measure at creation */
+    const char *cache;       /* file; "" = in the user's cache folder; "none" = no cache */
+    uint64_t balance_window; /* calls between two agreed adjustments */
+    /* log */
+    uint64_t log;
+    const char *log_file;
+};
+
+enum setting_type { SETTING_BOOL, SETTING_NUMBER, SETTING_BYTES, SETTING_STRING, SETTING_CHOICE };
+
+struct setting {
+    const char *name;
+    enum setting_type type;
+    size_t offset; /* in struct settings */
+    uint64_t minimum, maximum;
+    const char *fallback; /* the default, as text */
+    const char
+        *choices; /* SETTING_CHOICE: "none error warn", value = position (or the number itself, see settings.c) */
+    const char *text;
+    bool agreed; /* all ranks use rank 0's value */
+};
+
+/* All values. Parsed at first use; valid for the life of the process. */
+const struct settings *settings_get(void);
+
+/* The table, for `polypath config` and the manual. */
+const struct setting *settings_table(size_t *count);
+
+/* "environment" or "default" for entry i of the table. */
+const char *settings_origin(size_t index);
+
+/* Writes the current value of entry i as text. */
+void settings_format(size_t index, char *text, size_t bytes);
+
+/*
+ * Parses `text` for one entry into *values. Returns false (with the error text
+ * set, naming the range) if it does not fit. For tests and for the table itself.
+ */
+bool settings_parse(const struct setting *setting, const char *text, struct settings *values);
+
+/*
+ * The warnings that reading the environment gave (unknown POLYPATH_* names
+ * with the nearest right one, values out of range). They are also logged.
+ */
+const char *const *settings_warnings(size_t *count);
+
+/* The name in the table nearest to `name` by edit distance. */
+const char *settings_nearest(const char *name);
+
+#endif

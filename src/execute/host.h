@@ -1,0 +1,111 @@
+/*
+ * The host executor: runs the schedule of one call over all links of a
+ * communicator at once, on the calling thread. It owns the send queues, the
+ * scratch memory and the waiting; it knows nothing of communicators' creation,
+ * of shares (it is told which rows prefer which path) or of the API.
+ *
+ * One call at a time: a communicator's calls run in the order issued.
+ */
+#ifndef EXECUTE_HOST_H
+#define EXECUTE_HOST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "compute/compute.h"
+#include "link/link.h"
+#include "link/segment.h"
+#include "schedule/schedule.h"
+
+#define HOST_PATHS 16
+#define HOST_LINKS_PER_PEER 64
+
+struct host;
+
+/* One call, as the executor sees it. The caller owns everything it points to, until the call has ended. */
+struct host_call {
+    const struct schedule *schedule;
+    struct frame frame;      /* prototype of every frame: all but bytes, row and message are filled in */
+    struct compute_op op;
+    const void *scalar;      /* of a scaled sum; NULL otherwise */
+    void *const *input;      /* per block: its address; NULL where this rank has none */
+    void *const *output;
+    const size_t *input_bytes;
+    const size_t *output_bytes;
+    size_t row_bytes;        /* a multiple of 64: how blocks are cut */
+    uint32_t rows;
+    uint32_t window;         /* rows of one path in flight; equal on all ranks */
+    int npaths;
+    uint32_t first_row[HOST_PATHS + 1]; /* path p prefers rows first_row[p] .. first_row[p + 1) */
+    uint32_t active;         /* bit p: path p may carry rows of others */
+    bool hand_over;
+    bool stream;             /* outputs are larger than the caches */
+};
+
+/* What a path did in the last call on this rank. */
+struct host_path_report {
+    uint64_t bytes_sent, bytes_received;
+    uint64_t busy_ns; /* from the start of the call to the path's last payload; 0 = unused */
+};
+
+struct host_config {
+    int rank, size, npaths;
+    uint64_t spin;
+    bool oversubscribed;     /* more ranks than cores on this host: give the core away at once */
+    uint64_t timeout_ms;
+    size_t scratch_bytes;
+    struct segment *segment; /* this rank's own, or NULL; not owned */
+};
+
+polypath_result_t host_create(const struct host_config *config, struct host **host);
+
+/* Closes the links, frees everything. */
+void host_free(struct host *host);
+
+/* Takes over the link (peer, path and queue are set). */
+polypath_result_t host_add_link(struct host *host, struct link *link);
+
+/* A connected local socket that tells when `peer` dies, and its segment (for its bell and abort note). Not owned. */
+polypath_result_t host_add_peer(struct host *host, int peer, int control_fd, struct segment *segment);
+
+/*
+ * All rows of path p go to send queue queue_of_path[p] of this peer (paths
+ * that share one link inside a host map to the same queue).
+ */
+void host_map_paths(struct host *host, int peer, const int *queue_of_path);
+
+/* Begins a call; the previous one must have ended. Allocates only if the call is larger than any before. */
+polypath_result_t host_begin(struct host *host, const struct host_call *call);
+
+/* Moves what can be moved; *done when the call is complete. Does not block. Errors end the call. */
+polypath_result_t host_advance(struct host *host, bool *done, bool *moved);
+
+/*
+ * Like host_advance, until done. Waits as the configuration says. Returns
+ * POLYPATH_ERROR_TIMEOUT if nothing moved for timeout_ms.
+ */
+polypath_result_t host_finish(struct host *host);
+
+/* Waits a little (spin, yield or sleep), at most until `deadline_ns`, after an advance that moved nothing. */
+polypath_result_t host_idle(struct host *host, uint64_t deadline_ns);
+
+/* Numbers by which point-to-point messages of a pair are matched. */
+uint32_t host_points_sent(const struct host *host, int peer);
+uint32_t host_points_received(const struct host *host, int peer);
+
+/* Tells every peer, as far as possible without blocking, that this communicator has failed, and stops sending. */
+void host_fail(struct host *host, const char *why);
+
+/* May be called from another thread: makes the waiting thread return POLYPATH_ERROR_ABORTED soon. */
+void host_interrupt(struct host *host);
+
+void host_report(const struct host *host, int path, struct host_path_report *report);
+uint64_t host_chunks_handed_over(const struct host *host);
+size_t host_memory(const struct host *host);
+
+/* Totals of a path since creation. */
+void host_totals(const struct host *host, int path, uint64_t *bytes_sent, uint64_t *frames_sent);
+
+#endif

@@ -1,0 +1,125 @@
+/*
+ * Sending: each peer has a queue per path; the links of that path drain it,
+ * and a link that is free and whose own queue is empty takes over from the
+ * path that is furthest behind ("hand over").
+ */
+#include "execute/host_internal.h"
+
+void host_enqueue(struct host *h, uint32_t row, uint32_t step)
+{
+    const struct step *s = &h->call.schedule->steps[step];
+    struct host_peer *peer = &h->peers[s->peer];
+    struct send_queue *q = &peer->queues[peer->queue_of_path[host_path_of(h, row)]];
+    q->bytes += host_slice_bytes(h, h->call.schedule->sources[s->source], row);
+    queue_push(h, q, state_of(h, row, step));
+    peer->queued++;
+    h->backlog++;
+}
+
+static polypath_result_t send_next(struct host *h, struct link *link, struct send_queue *q, uint64_t *moved)
+{
+    const struct schedule *s = h->call.schedule;
+    const uint32_t id = queue_pop(h, q);
+    const uint32_t row = id / (uint32_t)s->nsteps, index = id % (uint32_t)s->nsteps;
+    const struct step *step = &s->steps[index];
+    const struct slice slice = s->sources[step->source];
+    struct host_peer *peer = &h->peers[link->peer];
+    struct frame frame = h->call.frame;
+    frame.magic = FRAME_MAGIC;
+    frame.bytes = step->flags & STEP_TOKEN ? 0 : (uint32_t)host_slice_bytes(h, slice, row);
+    frame.row = row;
+    frame.message = step->message;
+    if (frame.kind == FRAME_POINT) {
+        frame.call = peer->points_sent + step->message;
+        frame.message = 0;
+        frame.count = h->call.input_bytes[slice.index];
+    }
+    q->bytes -= frame.bytes;
+    peer->queued--;
+    h->backlog--;
+    const char *payload = NULL;
+    if (frame.bytes) {
+        payload = host_slice_address(h, slice, row);
+        if (slice.buffer == SLICE_SCRATCH && host_lent(h, slice, row)->link)
+            payload = host_lent(h, slice, row)->data;
+    }
+    if (!link->first_send_ns)
+        link->first_send_ns = clock_now_ns();
+    *moved += 1;
+    return link_send(link, &frame, payload, (uint64_t)row << 32 | index, &h->sink);
+}
+
+/*
+ * Whether `link` should take from queue q, which belongs to other links: only
+ * if those are busy, and if it would have the frame across before they got to
+ * the end of what they have queued. Unknown rates count as equal.
+ */
+static bool worth_taking(const struct host *h, const struct host_peer *peer, const struct link *link,
+                         const struct send_queue *q, int queue)
+{
+    uint64_t owners = 0;
+    for (int i = 0; i < peer->nlinks; i++) {
+        struct link *other = peer->links[i];
+        if (other->queue != queue || other->lost)
+            continue;
+        if (link_ready(other))
+            return false;
+        owners += other->bytes_per_ms;
+    }
+    if (!owners || !link->bytes_per_ms)
+        return true;
+    /* row / own rate < backlog / owners' rate */
+    return h->call.row_bytes * owners < q->bytes * link->bytes_per_ms;
+}
+
+/* The other queue of this peer that would take longest to drain, or NULL. */
+static struct send_queue *furthest_behind(struct host *h, struct host_peer *peer, const struct link *link)
+{
+    if (!h->call.hand_over || !(h->call.active >> link->path & 1))
+        return NULL;
+    struct send_queue *best = NULL;
+    for (int queue = 0; queue < h->config.npaths; queue++) {
+        struct send_queue *q = &peer->queues[queue];
+        if (queue == link->queue || queue_empty(q) || (best && q->bytes <= best->bytes))
+            continue;
+        if (worth_taking(h, peer, link, q, queue))
+            best = q;
+    }
+    return best;
+}
+
+polypath_result_t host_dispatch(struct host *h, uint64_t *moved)
+{
+    for (int p = 0; p < h->config.size && h->backlog; p++) {
+        struct host_peer *peer = &h->peers[p];
+        for (int i = 0; i < peer->nlinks && peer->queued; i++) {
+            struct link *link = peer->links[i];
+            while (peer->queued && link_ready(link)) {
+                struct send_queue *q = &peer->queues[link->queue];
+                if (queue_empty(q)) {
+                    q = furthest_behind(h, peer, link);
+                    if (!q)
+                        break;
+                    h->handed_over++;
+                }
+                polypath_result_t result = send_next(h, link, q, moved);
+                if (result)
+                    return result;
+            }
+        }
+    }
+    return POLYPATH_SUCCESS;
+}
+
+void host_sent(struct link_sink *sink, struct link *link, uint64_t cookie, uint32_t bytes)
+{
+    struct host *h = (struct host *)sink;
+    if (cookie == UINT64_MAX) /* an abort note, not a step */
+        return;
+    link->bytes_sent += bytes;
+    link->call_bytes_sent += bytes;
+    link->frames_sent++;
+    link->last_ns = clock_now_ns();
+    h->peers[link->peer].sends_left--;
+    host_complete(h, (uint32_t)(cookie >> 32), (uint32_t)cookie);
+}

@@ -1,0 +1,258 @@
+/*
+ * Waiting: spin a little, give the core away a few times, then sleep until a
+ * peer rings the bell or a socket is ready. Every wait ends at a deadline, and
+ * peers that have gone are noticed here.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "execute/host_internal.h"
+
+#define YIELDS 64            /* times the core is given away before sleeping */
+#define NAP_MS 50            /* longest sleep: interrupts and lost peers are seen at least this often */
+#define EVENTS 64
+
+/* epoll data: a link's address, or a tagged number for other descriptors */
+#define TAG_BELL 1u
+#define TAG_CONTROL 3u
+
+static polypath_result_t watch(struct host *h, int fd, uint32_t events, uint64_t data)
+{
+    struct epoll_event event = {.events = events | EPOLLET, .data.u64 = data};
+    if (epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, fd, &event))
+        return error_set(POLYPATH_ERROR_SYSTEM, "epoll_ctl: %s", strerror(errno));
+    return POLYPATH_SUCCESS;
+}
+
+polypath_result_t host_wait_open(struct host *h)
+{
+    h->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (h->epoll_fd < 0)
+        return error_set(POLYPATH_ERROR_SYSTEM, "epoll_create1: %s%s", strerror(errno),
+                         errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
+    return h->config.segment ? watch(h, h->config.segment->event_fd, EPOLLIN, TAG_BELL) : POLYPATH_SUCCESS;
+}
+
+polypath_result_t host_watch_link(struct host *h, struct link *link)
+{
+    h->ntcp++;
+    return watch(h, link->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, (uint64_t)(uintptr_t)link);
+}
+
+polypath_result_t host_watch_control(struct host *h, int peer)
+{
+    return watch(h, h->peers[peer].control_fd, EPOLLIN | EPOLLRDHUP, (uint64_t)(uint32_t)peer << 2 | TAG_CONTROL);
+}
+
+static void check_control(struct host *h, int peer)
+{
+    char byte;
+    ssize_t n = recv(h->peers[peer].control_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        h->peers[peer].lost = true;
+}
+
+void host_poll_events(struct host *h, int timeout_ms)
+{
+    struct epoll_event events[EVENTS];
+    int n = epoll_wait(h->epoll_fd, events, EVENTS, timeout_ms);
+    for (int i = 0; i < n; i++) {
+        uint64_t data = events[i].data.u64;
+        if ((data & 3) == TAG_CONTROL) {
+            check_control(h, (int)(data >> 2));
+        } else if (data != TAG_BELL) {
+            struct link *link = (struct link *)(uintptr_t)data;
+            if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                link->readable = true;
+            if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+                link->writable = true;
+        }
+    }
+}
+
+struct abort_note *host_abort_note(struct segment *segment)
+{
+    return (struct abort_note *)(void *)(segment->base + 1024); /* behind the bell, in the first page */
+}
+
+/* Every way to the peer is closed: what it has sent has been delivered, so what is missing will not come. */
+static bool all_links_lost(const struct host_peer *peer)
+{
+    for (int i = 0; i < peer->nlinks; i++)
+        if (!peer->links[i]->lost && peer->links[i]->fd >= 0)
+            return false;
+    for (int i = 0; i < peer->nlinks; i++)
+        if (peer->links[i]->fd < 0 && !peer->links[i]->lost)
+            return peer->lost;
+    return true;
+}
+
+polypath_result_t host_check_peers(struct host *h)
+{
+    for (int p = 0; p < h->config.size; p++) {
+        struct host_peer *peer = &h->peers[p];
+        if (peer->segment) {
+            const struct abort_note *note = host_abort_note(peer->segment);
+            if (atomic_load_explicit(&note->set, memory_order_acquire))
+                return error_set(POLYPATH_ERROR_ABORTED, "rank %d failed: %.900s", p, note->text);
+        }
+        if (peer->nlinks == 0 || (!peer->sends_left && !peer->recvs_left) || !all_links_lost(peer))
+            continue;
+        char what[200];
+        host_describe(h, what, sizeof what);
+        const char *reason = "its process has ended";
+        const char *path = "";
+        for (int i = 0; i < peer->nlinks; i++) {
+            if (peer->links[i]->lost) {
+                reason = peer->links[i]->lost_reason;
+                path = peer->links[i]->class->name;
+            }
+        }
+        return error_set(POLYPATH_ERROR_PEER_LOST,
+                         "%s: rank %d lost rank %d%s%s (%s) with %" PRIu64 " of %" PRIu64
+                         " messages to receive and %" PRIu64 " of %" PRIu64 " to send left",
+                         what, h->config.rank, p, *path ? " over " : "", path, reason, peer->recvs_left,
+                         peer->recvs_all, peer->sends_left, peer->sends_all);
+    }
+    return POLYPATH_SUCCESS;
+}
+
+polypath_result_t host_timeout(struct host *h)
+{
+    char text[700] = "", what[200];
+    size_t used = 0;
+    int named = 0;
+    host_describe(h, what, sizeof what);
+    for (int p = 0; p < h->config.size && used < sizeof text - 1; p++) {
+        const struct host_peer *peer = &h->peers[p];
+        if (!peer->sends_left && !peer->recvs_left)
+            continue;
+        if (named++ == 4) {
+            snprintf(text + used, sizeof text - used, "; and others");
+            break;
+        }
+        char other[200] = "";
+        if (peer->early)
+            host_describe_frame(&peer->early_frame, other, sizeof other);
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "%srank %d (%" PRIu64 " of %" PRIu64 " messages received, %" PRIu64 " of %" PRIu64
+                                 " sent%s%s)",
+                                 named > 1 ? "; " : "", p, peer->recvs_all - peer->recvs_left, peer->recvs_all,
+                                 peer->sends_all - peer->sends_left, peer->sends_all, *other ? "; it is in " : "",
+                                 other);
+    }
+    return error_set(POLYPATH_ERROR_TIMEOUT, "%s: rank %d saw nothing move for %" PRIu64 " ms; it waits for %s", what,
+                     h->config.rank, h->config.timeout_ms, text);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Sleeps until woken, at most `ms`. The bell's flag is raised first and work looked for once more (segment.h). */
+static polypath_result_t nap(struct host *h, int ms)
+{
+    struct bell *bell = h->config.segment ? segment_bell(h->config.segment) : NULL;
+    unsigned word = 0;
+    if (bell) {
+        word = atomic_load_explicit(&bell->word, memory_order_acquire);
+        atomic_store_explicit(&bell->sleeping, h->ntcp ? BELL_EVENTFD : BELL_FUTEX, memory_order_relaxed);
+        atomic_thread_fence(memory_order_seq_cst);
+        uint64_t moved = 0;
+        polypath_result_t result = POLYPATH_SUCCESS;
+        for (int i = 0; i < h->nlinks && !result; i++)
+            if (h->links[i]->fd < 0)
+                result = link_progress(h->links[i], &h->sink, &moved);
+        if (h->failure)
+            result = h->failure;
+        if (moved || result) {
+            atomic_store_explicit(&bell->sleeping, BELL_AWAKE, memory_order_relaxed);
+            h->idle = 0;
+            return result;
+        }
+    }
+    if (h->ntcp || !bell) {
+        host_poll_events(h, ms);
+    } else {
+        struct timespec limit = {ms / 1000, ms % 1000 * 1000000L};
+        syscall(SYS_futex, &bell->word, FUTEX_WAIT, word, &limit, NULL, 0);
+    }
+    if (bell)
+        atomic_store_explicit(&bell->sleeping, BELL_AWAKE, memory_order_relaxed);
+    return POLYPATH_SUCCESS;
+}
+
+polypath_result_t host_idle(struct host *h, uint64_t deadline_ns)
+{
+    const uint64_t spin = h->config.oversubscribed ? 0 : h->config.spin;
+    const uint64_t idle = h->idle++;
+    if (atomic_load_explicit(&h->interrupted, memory_order_relaxed))
+        return error_set(POLYPATH_ERROR_ABORTED, "the communicator was aborted on rank %d", h->config.rank);
+    if (idle < spin) {
+        if (h->ntcp && idle % 8 == 7)
+            host_poll_events(h, 0);
+        else
+            relax();
+        return POLYPATH_SUCCESS;
+    }
+    if (idle < spin + (h->ntcp ? 2 : YIELDS)) {
+        sched_yield();
+        if (h->ntcp)
+            host_poll_events(h, 0);
+        return POLYPATH_SUCCESS;
+    }
+    int ms = clock_ms_until(deadline_ns);
+    if (ms == 0)
+        return host_timeout(h);
+    polypath_result_t result = nap(h, ms < NAP_MS ? ms : NAP_MS);
+    if (result)
+        return result;
+    if (!h->ntcp)
+        host_poll_events(h, 0); /* the control sockets */
+    return host_check_peers(h);
+}
+
+void host_interrupt(struct host *h)
+{
+    atomic_store_explicit(&h->interrupted, true, memory_order_relaxed);
+    if (h->config.segment)
+        segment_ring(h->config.segment);
+}
+
+void host_fail(struct host *h, const char *why)
+{
+    h->active = false;
+    if (h->config.segment) {
+        struct abort_note *note = host_abort_note(h->config.segment);
+        if (!atomic_load_explicit(&note->set, memory_order_relaxed)) {
+            snprintf(note->text, sizeof note->text, "%s", why);
+            atomic_store_explicit(&note->set, 1, memory_order_release);
+        }
+    }
+    for (int p = 0; p < h->config.size; p++)
+        if (h->peers[p].segment)
+            segment_ring(h->peers[p].segment);
+    struct frame frame = {.magic = FRAME_MAGIC, .kind = FRAME_ABORT, .bytes = (uint32_t)strlen(why) + 1};
+    for (int i = 0; i < h->nlinks; i++) {
+        struct link *link = h->links[i];
+        if (link->fd < 0)
+            continue;
+        /* a link in the middle of a frame cannot say it; its peer sees the connection end there */
+        if (link_ready(link))
+            link_send(link, &frame, why, UINT64_MAX, &h->sink);
+        shutdown(link->fd, SHUT_WR);
+    }
+}

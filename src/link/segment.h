@@ -1,0 +1,93 @@
+/*
+ * The shared memory of one rank: an anonymous memfd that its local peers map.
+ * It holds the rank's bell and, for every local peer, one inbound channel for
+ * shm and one for cma. The reader owns the memory, so it lies near the reader.
+ */
+#ifndef LINK_SEGMENT_H
+#define LINK_SEGMENT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "link/link.h"
+
+#define SEGMENT_DEPTH 8      /* slots of a shm channel */
+#define SEGMENT_CMA_DEPTH 64 /* descriptors of a cma channel */
+
+enum bell_state { BELL_AWAKE = 0, BELL_FUTEX = 1, BELL_EVENTFD = 2 };
+
+/*
+ * How a rank is woken. The owner writes `sleeping`, then looks once more for
+ * work, then sleeps; a peer writes its work, then reads `sleeping`. Both put a
+ * seq_cst fence between the two, so at least one of them sees the other
+ * (Dekker's argument).
+ */
+struct bell {
+    _Alignas(64) atomic_uint word; /* counts rings; what the futex sleeps on */
+    _Alignas(64) atomic_uint sleeping;
+};
+
+/*
+ * A slot is free for position p when turn == p, and full when turn == p + 1
+ * (D. Vyukov's bounded queue): release store by the one who hands it over,
+ * acquire load by the one who takes it. Slots may be released out of order.
+ */
+struct shm_slot {
+    _Alignas(64) atomic_uint turn;
+    uint32_t offset;   /* of this fragment in the frame's payload */
+    uint32_t fragment; /* bytes in this slot */
+    struct frame frame;
+};
+_Static_assert(sizeof(struct shm_slot) == 64, "flag and frame share one cache line");
+
+struct cma_slot {
+    _Alignas(64) atomic_uint turn; /* as shm_slot.turn */
+    uint64_t address;              /* in the sender */
+    struct frame frame;
+};
+
+struct channel {
+    /* the reader counts descriptors it has copied; release, so that the sender may reuse its buffer */
+    _Alignas(64) atomic_uint cma_done;
+    struct cma_slot cma[SEGMENT_CMA_DEPTH];
+    struct shm_slot slots[SEGMENT_DEPTH];
+    /* slot payloads follow, SEGMENT_DEPTH * slot_bytes */
+};
+
+struct segment {
+    int fd;           /* memfd; -1 after mapping a peer's */
+    int event_fd;     /* the owner's doorbell */
+    size_t bytes;
+    size_t slot_bytes;
+    int nchannels;
+    char *base;
+    bool own;
+};
+
+/* What is said about a segment when its descriptors are passed. */
+struct segment_info {
+    uint64_t slot_bytes;
+    uint64_t bytes;
+    uint32_t nchannels;
+    uint32_t reserved;
+};
+
+/* Makes this rank's segment with room for `nchannels` peers, bounded by `cap` bytes. */
+polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t cap, struct segment **segment);
+
+/* Maps a peer's; takes over both descriptors, also on failure. The info is checked against the file's size. */
+polypath_result_t segment_map(const struct segment_info *info, int fd, int event_fd, struct segment **segment);
+
+void segment_info(const struct segment *segment, struct segment_info *info);
+void segment_free(struct segment *segment);
+
+struct bell *segment_bell(struct segment *segment);
+struct channel *segment_channel(struct segment *segment, int index);
+char *segment_slot_data(struct segment *segment, int channel, int slot);
+
+/* Wakes the owner of the segment if it sleeps. Call after publishing work for it. */
+void segment_ring(struct segment *segment);
+
+#endif

@@ -19,6 +19,7 @@ static const struct compute_kernels *level_kernels(enum compute_level level)
 {
     switch (level) {
     case COMPUTE_SCALAR: return compute_kernels_scalar();
+    case COMPUTE_AVX2: return compute_kernels_avx2();
     default: return NULL;
     }
 }

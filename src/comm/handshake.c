@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "comm/handshake_wire.h"
+#include "comm/little_endian.h"
 #include "system/clock.h"
 #include "system/error.h"
 
@@ -24,20 +25,6 @@ _Static_assert(HANDSHAKE_PROOF_BYTES == crypto_auth_hmacsha256_BYTES, "proof is 
 
 /* The last byte is the version of the handshake. */
 const uint8_t handshake_magic[HANDSHAKE_MAGIC_BYTES] = {'P', 'O', 'L', 'Y', 'P', 'T', 'H', 1};
-
-static void put_le(uint8_t *to, uint64_t value, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        to[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get_le(const uint8_t *from, size_t bytes)
-{
-    uint64_t value = 0;
-    for (size_t i = 0; i < bytes; i++)
-        value |= (uint64_t)from[i] << (8 * i);
-    return value;
-}
 
 void handshake_encode_hello(const struct hello *hello, const uint8_t nonce[HANDSHAKE_NONCE_BYTES],
                             uint8_t message[HANDSHAKE_HELLO_BYTES])
@@ -197,7 +184,7 @@ polypath_result_t handshake_connect(int fd, const uint8_t secret[HANDSHAKE_SECRE
     /* Theirs first: one that does not hold the secret never sees our proof. */
     handshake_proof(secret, HANDSHAKE_ACCEPTING, hello, challenge, proof);
     if (!handshake_proof_is(proof, challenge + HANDSHAKE_NONCE_BYTES))
-        return error_set(POLYPATH_ERROR_PEER_LOST, "the other side does not hold this communicator's secret");
+        return error_set(POLYPATH_ERROR_MISMATCH, "the other side does not hold this communicator's secret");
     handshake_proof(secret, HANDSHAKE_CONNECTING, hello, challenge, proof);
     result = send_whole(fd, proof, sizeof proof, deadline_ns);
     sodium_memzero(proof, sizeof proof);

@@ -30,7 +30,8 @@ enum hello_purpose { HELLO_BOOTSTRAP = 1, HELLO_SHM = 2, HELLO_TCP = 3, HELLO_PU
 /*
  * Connecting side. `fd` is a connected stream socket (blocking or not); it is
  * left non-blocking. Blocks until the other side has proved itself, or the
- * deadline (clock_now_ns scale). Does not close fd on error.
+ * deadline (clock_now_ns scale). A wrong secret on the other side is
+ * POLYPATH_ERROR_MISMATCH. Does not close fd on error.
  */
 polypath_result_t handshake_connect(int fd, const uint8_t secret[HANDSHAKE_SECRET_BYTES], const struct hello *mine,
                                     uint64_t deadline_ns);

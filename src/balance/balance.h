@@ -36,6 +36,7 @@ struct balance_key {
 
 /* One observation: what each path did in one call (or summed over a window of calls), maximum over the ranks. */
 struct balance_sample {
+    uint32_t calls;                  /* how many calls the numbers are summed over; 0 counts as 1 */
     uint64_t call_ns;                /* the whole call */
     uint64_t bytes[BALANCE_PATHS];   /* carried by the path */
     uint64_t busy_ns[BALANCE_PATHS]; /* from the call's start to the path's last byte; 0 = unused */

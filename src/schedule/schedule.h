@@ -165,7 +165,20 @@ uint32_t schedule_reduce(struct schedule_builder *b, struct slice dst, const str
 uint32_t schedule_copy(struct schedule_builder *b, struct slice dst, struct slice src);
 uint32_t schedule_scale(struct schedule_builder *b, struct slice dst, struct slice src);
 
-/* `after` may run only when `before` has. Duplicate pairs are allowed. */
+/*
+ * From now on every SEND, REDUCE and COPY that reads an INPUT block reads a
+ * scratch slot instead, which one STEP_SCALE per block fills beforehand.
+ */
+void schedule_scale_inputs(struct schedule_builder *b);
+
+/*
+ * A token to `peer` that says: all scratch which your messages filled here has
+ * been read. It waits for every reader added so far. For builders whose data
+ * flow does not tell the sender this; the sender adds schedule_recv_token().
+ */
+uint32_t schedule_release(struct schedule_builder *b, int peer);
+
+/* `after` may run only when `before` has. Duplicate pairs are allowed (and kept once). */
 void schedule_after(struct schedule_builder *b, uint32_t before, uint32_t after);
 
 /* A fresh scratch slot as long as block `block`. */

@@ -1,0 +1,455 @@
+/*
+ * Which set of paths a key uses. The model proposes, observed call times
+ * decide: near the point where splitting begins to pay, or when two paths share
+ * a bottleneck, no model is to be trusted. One set (an "arm") is the incumbent;
+ * another one that might be better is tried against it, call window by call
+ * window in turn, and takes over only if it was faster. Also here: probes of
+ * paths that carry nothing. All of it follows from the samples alone, so equal
+ * samples give equal choices on all ranks.
+ *
+ *   SETTLED --(an arm is due, contested, and it is not quiet time)--> TRIAL
+ *   TRIAL   --(challenger clearly or on the whole faster)--> SETTLED, incumbent = challenger
+ *   TRIAL   --(slower, undecided for too long, or a link changed)--> SETTLED, the challenger waits longer
+ *   SETTLED --(a path is at zero and its probe is due)--> PROBE --(one to three observations)--> SETTLED
+ */
+#include <string.h>
+
+#include "balance/internal.h"
+
+#define TRIAL_FIRST 3                             /* scores of either before anything is decided */
+#define TRIAL_LONGEST 28                          /* observations */
+#define CLEAR (BALANCE_ONE / 8)                   /* a difference that three scores of either decide */
+#define HOPELESS (BALANCE_ONE / 4)                /* a difference that two scores of the challenger decide */
+#define CONTESTED (BALANCE_ONE + BALANCE_ONE / 2) /* slower than this times the incumbent by the model: not tried */
+#define RETRY 64                                  /* observations until a loser is tried again, doubled by each loss */
+#define RETRY_DOUBLINGS 4
+#define QUIET 12       /* observations between two trials */
+#define COST_SHARE 128 /* exploring costs at most about 1/COST_SHARE of the time */
+#define RESET_EVERY 32
+#define SPLIT_MARGIN (BALANCE_ONE / 33) /* a set of more paths must be faster by this */
+#define PROBE_FIRST 4                   /* observations until a path that was just dropped is looked at again */
+#define PROBE_DOUBLINGS 3
+
+static int bits(uint16_t mask)
+{
+    return __builtin_popcount(mask);
+}
+
+bool bucket_splits(unsigned bucket, const struct balance_settings *settings)
+{
+    if (bucket == 0)
+        return false;
+    return (bucket > 64 ? UINT64_MAX : 1ull << (bucket - 1)) >= settings->minimum_bytes;
+}
+
+static struct arm_context context_of(const struct entry *e, int npaths, const struct balance_settings *settings)
+{
+    struct arm_context c = {.base = e->base,
+                            .settings = settings,
+                            .npaths = npaths,
+                            .split = bucket_splits(e->key.bucket, settings),
+                            .bytes = model_bucket_bytes(e->key.bucket),
+                            .probed = e->probed,
+                            .used = e->shares};
+    c.actual = c.bytes;
+    return c;
+}
+
+static struct arm *incumbent(struct entry *e)
+{
+    return &e->arms[e->incumbent];
+}
+
+/* ---------------------------------------------------------------- arms */
+
+static int arm_find(const struct entry *e, uint16_t mask)
+{
+    for (int i = 0; i < e->narms; i++)
+        if (e->arms[i].mask == mask)
+            return i;
+    return -1;
+}
+
+/* The arm of `mask`, made if need be: its paths start as slow as `like` (may be NULL) has seen them, or as alone. */
+static int arm_make(struct entry *e, const struct arm_context *c, uint16_t mask, const struct arm *like)
+{
+    int at = arm_find(e, mask);
+    if (at >= 0)
+        return at;
+    if (e->narms < BALANCE_ARMS) {
+        at = e->narms++;
+    } else { /* the one that will not be wanted for the longest */
+        for (int i = 0; i < e->narms; i++)
+            if (i != e->incumbent && (at < 0 || e->arms[i].due > e->arms[at].due))
+                at = i;
+    }
+    struct arm *arm = &e->arms[at];
+    memset(arm, 0, sizeof *arm);
+    arm->mask = mask;
+    arm->slowest = arm->slowest_moved = -1;
+    for (int p = 0; p < BALANCE_PATHS; p++)
+        estimate_reset(&arm->estimate[p], like ? like->estimate[p].slow : e->alone[p]);
+    arm_balance(arm, c, true);
+    return at;
+}
+
+/* How slow path p is by itself, by the best evidence there is. */
+static uint64_t alone_slowness(const struct entry *e, int p)
+{
+    int own = arm_find(e, (uint16_t)(1u << p));
+    if (own >= 0 && e->arms[own].estimate[p].count)
+        return e->arms[own].estimate[p].slow;
+    const struct estimate *in_use = &e->arms[e->incumbent].estimate[p];
+    return in_use->count && in_use->slow < e->alone[p] ? in_use->slow : e->alone[p];
+}
+
+/* ---------------------------------------------------------- candidates */
+
+struct candidates {
+    uint64_t present; /* the incumbent's time, measured */
+    uint16_t best_mask;
+    uint64_t best_time; /* predicted */
+    bool best_inherits;
+};
+
+/* Keeps the candidate if it may be tried now and is the most promising so far. */
+static void consider(const struct entry *e, struct candidates *found, uint16_t mask, uint64_t predicted, bool inherits)
+{
+    const struct arm *now = &e->arms[e->incumbent];
+    if (mask == now->mask || mask == model_active(now->shares))
+        return;
+    int at = arm_find(e, mask);
+    bool tried = at >= 0 && e->arms[at].tried;
+    if (at >= 0 && e->arms[at].due > e->now)
+        return;
+    /* After a trial the quiet time is kept, unless much is promised by something never tried. */
+    if (e->now < e->quiet_until && (tried || scale(predicted, CONTESTED, BALANCE_ONE) >= found->present))
+        return;
+    if (found->best_mask && predicted >= found->best_time)
+        return;
+    found->best_mask = mask;
+    found->best_time = predicted;
+    found->best_inherits = inherits;
+}
+
+/*
+ * Paths that are slower together than alone share a bottleneck, and leaving one
+ * of them out may give more: candidates are the set in use without each of them.
+ */
+static void consider_without(const struct entry *e, const struct arm_context *c, struct candidates *found,
+                             const struct model_path alone[BALANCE_PATHS])
+{
+    const struct arm *now = &e->arms[e->incumbent];
+    uint16_t active = model_active(now->shares), slowed = 0;
+    if (bits(active) < 3)
+        return;
+    for (int p = 0; p < c->npaths; p++)
+        if ((active & 1u << p) &&
+            now->estimate[p].slow > scale(alone_slowness(e, p), BALANCE_ONE + BALANCE_ONE / 4, BALANCE_ONE))
+            slowed |= (uint16_t)(1u << p);
+    if (bits(slowed) < 2)
+        return;
+    for (int p = 0; p < c->npaths; p++) {
+        if (!(slowed & 1u << p))
+            continue;
+        uint32_t shares[BALANCE_PATHS];
+        uint16_t mask = (uint16_t)(active & ~(1u << p));
+        model_solve(alone, mask, mask, true, c->bytes, c->settings, shares);
+        uint64_t t = model_split_time(alone, shares, c->bytes);
+        if (scale(t, BALANCE_ONE + SPLIT_MARGIN, BALANCE_ONE) < found->present)
+            consider(e, found, mask, t, true);
+    }
+}
+
+static struct candidates find_candidate(const struct entry *e, const struct arm_context *c)
+{
+    struct candidates found = {0};
+    struct model_path alone[BALANCE_PATHS] = {{0, 0}};
+    for (int p = 0; p < c->npaths; p++)
+        alone[p] = model_slowed(e->base[p], alone_slowness(e, p));
+    const struct arm *now = &e->arms[e->incumbent];
+    found.present = scale(model_time(e->base[e->reference], c->bytes), arm_mean(now), BALANCE_ONE);
+    uint64_t limit = scale(found.present, CONTESTED, BALANCE_ONE);
+    uint16_t rest = e->key.allowed;
+    for (int i = 0; i < 2 && rest; i++) { /* the two that are best by themselves */
+        int p = model_best(alone, rest, c->bytes);
+        rest &= (uint16_t) ~(1u << p);
+        uint64_t t = model_time(alone[p], c->bytes);
+        if (t < limit)
+            consider(e, &found, (uint16_t)(1u << p), t, false);
+    }
+    if (!c->split)
+        return found;
+    uint32_t shares[BALANCE_PATHS];
+    uint16_t mask = model_solve(alone, e->key.allowed, 0, true, c->bytes, c->settings, shares);
+    uint64_t t = model_split_time(alone, shares, c->bytes);
+    if (bits(mask) > 1 && (mask & ~now->mask) && scale(t, BALANCE_ONE + SPLIT_MARGIN, BALANCE_ONE) < found.present)
+        consider(e, &found, mask, t, false);
+    consider_without(e, c, &found, alone);
+    return found;
+}
+
+/* -------------------------------------------------------------- trials */
+
+static void trial_start(struct entry *e, const struct arm_context *c)
+{
+    if (e->challenger >= 0 || arm_scores(incumbent(e)) < TRIAL_FIRST)
+        return;
+    struct candidates found = find_candidate(e, c);
+    if (!found.best_mask)
+        return;
+    int at = arm_make(e, c, found.best_mask, found.best_inherits ? incumbent(e) : NULL);
+    e->challenger = at;
+    e->arms[at].tried = true;
+    arm_forget_scores(&e->arms[at]);
+    e->running = at;
+    e->trial_start = e->now;
+    e->trial_excess = 0;
+}
+
+static void trial_end(struct entry *e, const struct arm_context *c, bool won, bool hopeless)
+{
+    int loser = won ? e->incumbent : e->challenger;
+    if (won)
+        e->incumbent = e->challenger;
+    struct arm *lost = &e->arms[loser];
+    lost->due = hopeless ? BALANCE_NEVER : e->now + ((uint64_t)RETRY << lost->losses);
+    lost->losses += lost->losses < RETRY_DOUBLINGS;
+    e->challenger = -1;
+    e->running = e->incumbent;
+    uint64_t cost = scale(e->trial_excess, COST_SHARE, BALANCE_ONE);
+    e->quiet_until = e->now + (won || cost < QUIET ? QUIET : cost);
+    if (e->probe_due < e->now + PROBE_FIRST)
+        e->probe_due = e->now + PROBE_FIRST;
+    arm_balance(incumbent(e), c, false);
+}
+
+/* After an observation during a trial: decide, or say whose turn is next. */
+static void trial_continue(struct entry *e, const struct arm_context *c)
+{
+    struct arm *old = incumbent(e), *new = &e->arms[e->challenger];
+    int n_old = arm_scores(old), n_new = arm_scores(new);
+    if (e->running == e->incumbent && old->waiting)
+        return; /* does its link change? Look again at once */
+    uint64_t mean_old = arm_mean(old), mean_new = arm_mean(new);
+    if (e->running == e->challenger && n_new && mean_old) {
+        uint64_t last = new->score[(new->scored - 1) % BALANCE_SCORES];
+        if (last > mean_old)
+            e->trial_excess += scale(last - mean_old, BALANCE_ONE, mean_old);
+    }
+    if (n_new >= 2 && n_old >= 2 && mean_new > scale(mean_old, BALANCE_ONE + HOPELESS, BALANCE_ONE)) {
+        trial_end(e, c, false, true);
+        return;
+    }
+    if (n_new >= TRIAL_FIRST && n_old >= TRIAL_FIRST) {
+        uint32_t margin = n_new >= BALANCE_SCORES && n_old >= BALANCE_SCORES ? 0 : CLEAR;
+        uint32_t to_win = margin;
+        if (margin == 0 && bits(new->mask) > bits(old->mask))
+            to_win = SPLIT_MARGIN;
+        if (scale(mean_new, BALANCE_ONE + to_win, BALANCE_ONE) < mean_old) {
+            trial_end(e, c, true, false);
+            return;
+        }
+        if (margin == 0 || mean_new > scale(mean_old, BALANCE_ONE + margin, BALANCE_ONE)) {
+            trial_end(e, c, false, false);
+            return;
+        }
+    }
+    if (e->now - e->trial_start >= TRIAL_LONGEST) {
+        trial_end(e, c, false, false);
+        return;
+    }
+    e->running = e->running == e->challenger ? e->incumbent : e->challenger;
+}
+
+/* Links of `changed` are not what they were: what other arms know of them is scaled, and old verdicts are void. */
+static void links_changed(struct entry *e, const struct arm_context *c, struct arm *seen, uint16_t changed,
+                          const uint64_t before[BALANCE_PATHS])
+{
+    for (int p = 0; p < c->npaths; p++) {
+        if (!(changed & 1u << p) || !before[p])
+            continue;
+        uint64_t after = seen->estimate[p].slow;
+        e->alone[p] = scale(e->alone[p], after, before[p]);
+        for (int i = 0; i < e->narms; i++)
+            if (&e->arms[i] != seen)
+                estimate_reset(&e->arms[i].estimate[p], scale(e->arms[i].estimate[p].slow, after, before[p]));
+    }
+    bool again = e->now >= e->reset_at + RESET_EVERY || e->reset_at == 0;
+    if (again)
+        e->reset_at = e->now;
+    for (int i = 0; i < e->narms; i++) {
+        struct arm *arm = &e->arms[i];
+        if (arm == seen)
+            continue;
+        arm_forget_scores(arm);
+        arm_balance(arm, c, true);
+        if (again) {
+            arm->losses = 0;
+            arm->due = e->now + TRIAL_FIRST;
+        } else if (arm->due == BALANCE_NEVER) {
+            arm->due = e->now + RETRY;
+        }
+    }
+    if (e->challenger >= 0) { /* a trial across a change decides nothing */
+        e->challenger = -1;
+        e->running = e->incumbent;
+    }
+    if (again && e->quiet_until > e->now + QUIET)
+        e->quiet_until = e->now + QUIET;
+}
+
+/* -------------------------------------------------------------- probes */
+
+/* The share at which path p should be done in half the time of the others, within the setting. */
+static uint32_t probe_share(const struct entry *e, const struct arm_context *c, int p, uint64_t present)
+{
+    const struct arm *now = &e->arms[e->incumbent];
+    struct model_path m = model_slowed(c->base[p], now->estimate[p].slow);
+    uint64_t half = present / 2, room = half > m.latency_ns ? half - m.latency_ns : 0;
+    uint64_t bytes = (uint64_t)((wide)m.rate * room / 1000000000u);
+    if (bytes < 4096)
+        bytes = 4096;
+    uint64_t share = scale(bytes, BALANCE_ONE, c->bytes);
+    return share < c->settings->probe_share ? (uint32_t)(share ? share : 1) : c->settings->probe_share;
+}
+
+static void probe_start(struct entry *e, const struct arm_context *c)
+{
+    const struct arm *now = &e->arms[e->incumbent];
+    if (e->challenger >= 0 || !c->split || !c->settings->probe_share || e->probe_due > e->now ||
+        arm_scores(now) < TRIAL_FIRST)
+        return;
+    uint64_t present = scale(model_time(e->base[e->reference], c->bytes), arm_mean(now), BALANCE_ONE);
+    for (int i = 1; i <= c->npaths; i++) {
+        int p = (e->probe_last + i) % c->npaths;
+        if (!(e->key.allowed & 1u << p) || now->shares[p])
+            continue;
+        if (e->base[p].latency_ns >= present) /* cannot pay at any rate */
+            continue;
+        e->probed = e->probe_last = p;
+        e->probe_repeats = 0;
+        e->probe_excess = 0;
+        return;
+    }
+}
+
+/* After an observation with a probe: once more if it told something new, else wait; the dearer, the longer. */
+static void probe_continue(struct entry *e, const struct arm_context *c, uint64_t score, bool told)
+{
+    const struct arm *now = &e->arms[e->incumbent];
+    int p = e->probed;
+    uint64_t mean = arm_mean(now);
+    if (mean && score > mean + mean / 8)
+        e->probe_excess += scale(score - mean, BALANCE_ONE, mean);
+    bool better = now->estimate[p].run < 0;
+    if (!told && better && ++e->probe_repeats < 3 && !now->shares[p])
+        return;
+    e->probed = -1;
+    uint32_t interval = c->settings->probe_interval ? c->settings->probe_interval : 1;
+    e->probe_wait = told && now->shares[p] ? PROBE_FIRST : e->probe_wait * 2;
+    if (e->probe_wait > interval << PROBE_DOUBLINGS)
+        e->probe_wait = interval << PROBE_DOUBLINGS;
+    uint64_t cost = scale(e->probe_excess, COST_SHARE, BALANCE_ONE);
+    e->probe_due = e->now + (cost > e->probe_wait ? cost : e->probe_wait);
+}
+
+/* --------------------------------------------------------------- entry */
+
+static void put_shares(struct entry *e, const struct arm_context *c)
+{
+    const struct arm *arm = &e->arms[e->running];
+    memcpy(e->shares, arm->shares, sizeof e->shares);
+    if (e->probed < 0)
+        return;
+    uint64_t present = scale(model_time(e->base[e->reference], c->bytes), arm_mean(arm), BALANCE_ONE);
+    uint32_t share = probe_share(e, c, e->probed, present);
+    wide weights[BALANCE_PATHS];
+    for (int p = 0; p < BALANCE_PATHS; p++)
+        weights[p] = (wide)arm->shares[p] * (BALANCE_ONE - share);
+    weights[e->probed] = (wide)BALANCE_ONE * share;
+    model_normalise(weights, e->shares);
+}
+
+/* Slowness that makes given shares the ones at which the paths finish together, around the model's own time. */
+static void estimates_from_shares(struct arm *arm, const struct arm_context *c, const uint32_t *shares)
+{
+    uint64_t time = model_split_time(c->base, shares, c->bytes);
+    for (int p = 0; p < c->npaths; p++)
+        if (shares[p])
+            estimate_reset(&arm->estimate[p],
+                           scale(time, BALANCE_ONE, model_time(c->base[p], scale(c->bytes, shares[p], BALANCE_ONE))));
+}
+
+void entry_start(struct entry *e, int npaths, const struct model_path *base, const struct balance_settings *settings,
+                 const uint32_t *shares)
+{
+    memcpy(e->base, base, sizeof e->base);
+    for (int p = 0; p < BALANCE_PATHS; p++)
+        e->alone[p] = BALANCE_ONE;
+    e->narms = 0;
+    e->challenger = e->probed = -1;
+    e->now = e->trial_start = e->trial_excess = e->reset_at = e->probe_excess = 0;
+    e->probe_last = npaths - 1;
+    e->probe_repeats = 0;
+    e->probe_wait = e->probe_due = settings->probe_interval;
+    e->quiet_until = shares ? settings->probe_interval : 0;
+    e->incumbent = e->running = 0;
+    struct arm_context c = context_of(e, npaths, settings);
+    e->reference = model_best(base, e->key.allowed, c.bytes);
+    uint32_t model[BALANCE_PATHS];
+    uint16_t mask =
+        shares ? model_active(shares) : model_solve(base, e->key.allowed, 0, c.split, c.bytes, settings, model);
+    arm_make(e, &c, mask, NULL);
+    e->arms[0].tried = true;
+    if (shares) {
+        estimates_from_shares(&e->arms[0], &c, shares);
+        memcpy(e->arms[0].shares, shares, sizeof e->arms[0].shares);
+    }
+    put_shares(e, &c);
+}
+
+/* The call's time over the reference time for its size. */
+static uint64_t score_of(const struct entry *e, const struct balance_sample *sample, uint64_t bytes)
+{
+    uint64_t calls = sample->calls ? sample->calls : 1, time = sample->call_ns;
+    for (int p = 0; p < BALANCE_PATHS && !sample->call_ns; p++)
+        time = sample->busy_ns[p] > time ? sample->busy_ns[p] : time;
+    return scale(time / calls, BALANCE_ONE, model_time(e->base[e->reference], bytes));
+}
+
+void entry_observe(struct entry *e, int npaths, const struct balance_settings *settings, uint64_t bytes,
+                   const struct balance_sample *sample)
+{
+    struct arm_context c = context_of(e, npaths, settings);
+    c.actual = bytes;
+    e->now++;
+    struct arm *arm = &e->arms[e->running];
+    uint64_t before[BALANCE_PATHS];
+    for (int p = 0; p < BALANCE_PATHS; p++)
+        before[p] = arm->estimate[p].slow;
+    uint16_t had = model_active(arm->shares);
+    arm_observe(arm, &c, sample);
+    uint64_t score = score_of(e, sample, bytes);
+    uint16_t lost = (uint16_t)(had & ~model_active(arm->shares));
+    if (lost) { /* look at it again soon: it may have been a burst */
+        e->probe_wait = PROBE_FIRST;
+        e->probe_due = e->now + PROBE_FIRST;
+    }
+    if (arm->jumped || lost)
+        arm_forget_scores(arm); /* of other shares than now */
+    else if (e->probed < 0)
+        arm_score(arm, score);
+    if (e->probed >= 0)
+        probe_continue(e, &c, score, arm->changed & 1u << e->probed || arm->shares[e->probed]);
+    if (arm->changed)
+        links_changed(e, &c, arm, arm->changed, before);
+    if (e->challenger >= 0)
+        trial_continue(e, &c);
+    if (e->challenger < 0 && e->probed < 0) {
+        trial_start(e, &c);
+        probe_start(e, &c);
+    }
+    c.probed = e->probed;
+    put_shares(e, &c);
+}

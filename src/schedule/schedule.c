@@ -1,0 +1,128 @@
+/*
+ * The table of algorithms: which exist for which collective, and how a request
+ * gets to its builder. Knows no algorithm's steps.
+ */
+#include "schedule/schedule.h"
+
+#include <string.h>
+
+#include "schedule/builders.h"
+#include "system/error.h"
+
+/* One line per (algorithm, collective). */
+static const struct entry {
+    enum schedule_algorithm algorithm;
+    polypath_collective_t collective;
+    build_function *build;
+    int largest_size; /* beyond it some field of the format overflows */
+    bool rank_order;  /* every element is one fold over ranks 0..size-1 (trivially so where nothing is reduced) */
+} table[] = {
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_REDUCE, direct_all_reduce, 4096, true},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_GATHER, direct_all_gather, 4096, true},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_REDUCE_SCATTER, direct_reduce_scatter, 4096, true},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_BROADCAST, direct_broadcast, 4096, true},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_REDUCE, direct_reduce, 255, true}, /* the root needs size^2 slots */
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_TO_ALL, direct_all_to_all, 4096, true},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_GATHER, direct_gather, 4096, true},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_SCATTER, direct_scatter, 4096, true},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_BARRIER, direct_barrier, 4096, true},
+};
+
+static const char *const algorithm_names[ALGORITHM_COUNT] = {
+    [ALGORITHM_DIRECT] = "direct",
+    [ALGORITHM_RING] = "ring",
+    [ALGORITHM_HALVING_DOUBLING] = "halving_doubling",
+    [ALGORITHM_TREE] = "tree",
+    [ALGORITHM_HIERARCHICAL] = "hierarchical",
+};
+
+const char *polypath_collective_name(polypath_collective_t collective)
+{
+    static const char *const names[POLYPATH_COLLECTIVE_COUNT] = {
+        [POLYPATH_COLLECTIVE_ALL_REDUCE] = "all_reduce",
+        [POLYPATH_COLLECTIVE_ALL_GATHER] = "all_gather",
+        [POLYPATH_COLLECTIVE_REDUCE_SCATTER] = "reduce_scatter",
+        [POLYPATH_COLLECTIVE_BROADCAST] = "broadcast",
+        [POLYPATH_COLLECTIVE_REDUCE] = "reduce",
+        [POLYPATH_COLLECTIVE_ALL_TO_ALL] = "all_to_all",
+        [POLYPATH_COLLECTIVE_GATHER] = "gather",
+        [POLYPATH_COLLECTIVE_SCATTER] = "scatter",
+        [POLYPATH_COLLECTIVE_SEND_RECV] = "send_recv",
+        [POLYPATH_COLLECTIVE_BARRIER] = "barrier",
+    };
+    if ((int)collective < 0 || collective >= POLYPATH_COLLECTIVE_COUNT)
+        return "unknown";
+    return names[collective];
+}
+
+const char *schedule_algorithm_name(enum schedule_algorithm algorithm)
+{
+    if ((int)algorithm < 0 || algorithm >= ALGORITHM_COUNT)
+        return "unknown";
+    return algorithm_names[algorithm];
+}
+
+enum schedule_algorithm schedule_algorithm_by_name(const char *name)
+{
+    for (int a = 0; a < ALGORITHM_COUNT; a++)
+        if (strcmp(algorithm_names[a], name) == 0)
+            return (enum schedule_algorithm)a;
+    return ALGORITHM_COUNT;
+}
+
+static const struct entry *find(polypath_collective_t collective, enum schedule_algorithm algorithm)
+{
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (table[i].collective == collective && table[i].algorithm == algorithm)
+            return &table[i];
+    return NULL;
+}
+
+static bool shape_valid(const struct schedule_shape *shape)
+{
+    if (shape->size < 1)
+        return false;
+    for (int r = 0; shape->host && r < shape->size; r++)
+        if (shape->host[r] < 0 || shape->host[r] >= shape->nhosts)
+            return false;
+    return true;
+}
+
+bool schedule_supported(polypath_collective_t collective, enum schedule_algorithm algorithm,
+                        const struct schedule_shape *shape)
+{
+    const struct entry *entry = find(collective, algorithm);
+    return entry && shape->size <= entry->largest_size && shape_valid(shape);
+}
+
+bool schedule_rank_order(polypath_collective_t collective, enum schedule_algorithm algorithm)
+{
+    const struct entry *entry = find(collective, algorithm);
+    return entry && entry->rank_order;
+}
+
+struct schedule *schedule_build(polypath_collective_t collective, enum schedule_algorithm algorithm,
+                                const struct schedule_shape *shape, int rank, int root, bool scaled)
+{
+    if (!schedule_supported(collective, algorithm, shape)) {
+        error_set(POLYPATH_ERROR_UNSUPPORTED, "no %s schedule for %s of %d ranks", schedule_algorithm_name(algorithm),
+                  polypath_collective_name(collective), shape->size);
+        return NULL;
+    }
+    if (rank < 0 || rank >= shape->size || root < 0 || root >= shape->size) {
+        error_set(POLYPATH_ERROR_INTERNAL, "schedule for rank %d and root %d of %d ranks", rank, root, shape->size);
+        return NULL;
+    }
+    struct build build = {.collective = collective,
+                          .size = shape->size,
+                          .rank = rank,
+                          .root = root,
+                          .nblocks = collective == POLYPATH_COLLECTIVE_BARRIER ? 0 : shape->size,
+                          .shape = shape};
+    struct schedule_builder *b =
+        schedule_begin(collective, schedule_algorithm_name(algorithm), shape->size, rank, root, build.nblocks);
+    if (scaled && collective_reduces(collective))
+        schedule_scale_inputs(b);
+    find(collective, algorithm)->build(b, &build);
+    return schedule_finish(b);
+}

@@ -22,7 +22,7 @@ polypath_result_t host_create(const struct host_config *config, struct host **ho
     }
     h->sink = (struct link_sink){host_sink_begin, host_sink_end, host_sent};
     h->config = *config;
-    h->epoll_fd = -1;
+    h->epoll_fd = h->wake_fd = -1;
     for (int p = 0; p < config->size; p++) {
         h->peers[p].control_fd = -1;
         for (int q = 0; q < HOST_PATHS; q++)
@@ -46,6 +46,8 @@ void host_free(struct host *h)
         link_close(h->links[i]);
     if (h->epoll_fd >= 0)
         close(h->epoll_fd);
+    if (h->wake_fd >= 0)
+        close(h->wake_fd);
     free(h->links);
     free(h->peers);
     free(h->need);
@@ -271,7 +273,7 @@ polypath_result_t host_begin(struct host *h, const struct host_call *call)
     h->failure = POLYPATH_SUCCESS;
     h->active = true;
     h->idle = 0;
-    h->begin_ns = h->moved_ns = clock_now_ns();
+    h->begin_ns = clock_now_ns();
     start_rows(h);
     return POLYPATH_SUCCESS;
 }
@@ -429,8 +431,10 @@ polypath_result_t host_advance(struct host *h, bool *done, bool *moved)
     if (!result && h->backlog)
         result = host_dispatch(h, &bytes);
     *moved = bytes != 0;
-    if (bytes)
+    if (bytes) {
         h->idle = 0;
+        h->has_moved = true;
+    }
     if (result) {
         h->active = false;
         return result;
@@ -442,32 +446,13 @@ polypath_result_t host_advance(struct host *h, bool *done, bool *moved)
     return POLYPATH_SUCCESS;
 }
 
-polypath_result_t host_finish(struct host *h)
-{
-    for (;;) {
-        bool done, moved;
-        polypath_result_t result = host_advance(h, &done, &moved);
-        if (result || done)
-            return result;
-        if (moved) {
-            h->moved_ns = 0; /* the clock is read when it is next needed */
-            continue;
-        }
-        if (h->moved_ns == 0)
-            h->moved_ns = clock_now_ns();
-        result = host_idle(h, h->moved_ns + h->config.timeout_ms * 1000000);
-        if (result) {
-            h->active = false;
-            return result;
-        }
-    }
-}
-
 /* -------------------------------------------------------------- reporting */
 
 uint32_t host_points_sent(const struct host *h, int peer) { return h->peers[peer].points_sent; }
 uint32_t host_points_received(const struct host *h, int peer) { return h->peers[peer].points_received; }
 uint64_t host_chunks_handed_over(const struct host *h) { return h->handed_over; }
+
+uint64_t host_elapsed_ns(const struct host *h) { return clock_now_ns() - h->begin_ns; }
 
 void host_report(const struct host *h, int path, struct host_path_report *report)
 {

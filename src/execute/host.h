@@ -83,12 +83,9 @@ polypath_result_t host_begin(struct host *host, const struct host_call *call);
 polypath_result_t host_advance(struct host *host, bool *done, bool *moved);
 
 /*
- * Like host_advance, until done. Waits as the configuration says. Returns
- * POLYPATH_ERROR_TIMEOUT if nothing moved for timeout_ms.
+ * Waits a little (spin, yield or sleep) after an advance that moved nothing.
+ * POLYPATH_ERROR_TIMEOUT once `deadline_ns` has passed.
  */
-polypath_result_t host_finish(struct host *host);
-
-/* Waits a little (spin, yield or sleep), at most until `deadline_ns`, after an advance that moved nothing. */
 polypath_result_t host_idle(struct host *host, uint64_t deadline_ns);
 
 /* Numbers by which point-to-point messages of a pair are matched. */
@@ -100,6 +97,21 @@ void host_fail(struct host *host, const char *why);
 
 /* May be called from another thread: makes the waiting thread return POLYPATH_ERROR_ABORTED soon. */
 void host_interrupt(struct host *host);
+
+/* Wakes the thread that waits in host_idle, from any thread. */
+void host_wake(struct host *host);
+
+/* Looks at the sockets without waiting (after an advance that moved nothing, by callers that do not idle). */
+void host_poll_now(struct host *host);
+
+/* Whether anything has moved since this was last asked. */
+bool host_moved(struct host *host);
+
+/* Interrupts, lost peers, and, if `late`, the time-out: for callers that do not idle. */
+polypath_result_t host_check(struct host *host, bool late);
+
+/* Nanoseconds since the current or last call began. */
+uint64_t host_elapsed_ns(const struct host *host);
 
 void host_report(const struct host *host, int path, struct host_path_report *report);
 uint64_t host_chunks_handed_over(const struct host *host);

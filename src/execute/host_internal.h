@@ -50,12 +50,14 @@ struct host {
     int nlinks, links_room;
     int ntcp;               /* links with a descriptor */
     int epoll_fd;
+    int wake_fd;            /* own eventfd where there is no segment; -1 otherwise */
     uint32_t backlog;       /* frames queued for all peers */
 
     /* the call */
     bool active;
     struct host_call call;
-    uint64_t begin_ns, moved_ns;
+    uint64_t begin_ns;
+    bool has_moved; /* since host_moved was asked */
     uint32_t next_row[HOST_PATHS]; /* first row of the path that has not started */
     uint32_t window[HOST_PATHS];   /* rows of the path in flight at most */
     uint32_t scratch_row[HOST_PATHS]; /* index of the path's first scratch row */

@@ -75,7 +75,7 @@ static bool worth_taking(const struct host *h, const struct host_peer *peer, con
 /* The other queue of this peer that would take longest to drain, or NULL. */
 static struct send_queue *furthest_behind(struct host *h, struct host_peer *peer, const struct link *link)
 {
-    if (!h->call.hand_over || !(h->call.active >> link->path & 1))
+    if (!h->call.hand_over || link->path < 0 || !(h->call.active >> link->path & 1))
         return NULL;
     struct send_queue *best = NULL;
     for (int queue = 0; queue < h->config.npaths; queue++) {

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -38,7 +39,12 @@ polypath_result_t host_wait_open(struct host *h)
     if (h->epoll_fd < 0)
         return error_set(POLYPATH_ERROR_SYSTEM, "epoll_create1: %s%s", strerror(errno),
                          errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
-    return h->config.segment ? watch(h, h->config.segment->event_fd, EPOLLIN, TAG_BELL) : POLYPATH_SUCCESS;
+    if (h->config.segment)
+        return watch(h, h->config.segment->event_fd, EPOLLIN, TAG_BELL);
+    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (h->wake_fd < 0)
+        return error_set(POLYPATH_ERROR_SYSTEM, "eventfd: %s", strerror(errno));
+    return watch(h, h->wake_fd, EPOLLIN, TAG_BELL);
 }
 
 polypath_result_t host_watch_link(struct host *h, struct link *link)
@@ -225,11 +231,38 @@ polypath_result_t host_idle(struct host *h, uint64_t deadline_ns)
     return host_check_peers(h);
 }
 
+void host_wake(struct host *h)
+{
+    if (h->config.segment) {
+        segment_ring(h->config.segment);
+        return;
+    }
+    uint64_t one = 1;
+    if (write(h->wake_fd, &one, sizeof one) < 0)
+        return; /* EAGAIN: it is awake already */
+}
+
 void host_interrupt(struct host *h)
 {
     atomic_store_explicit(&h->interrupted, true, memory_order_relaxed);
-    if (h->config.segment)
-        segment_ring(h->config.segment);
+    host_wake(h);
+}
+
+void host_poll_now(struct host *h) { host_poll_events(h, 0); }
+
+bool host_moved(struct host *h)
+{
+    bool moved = h->has_moved;
+    h->has_moved = false;
+    return moved;
+}
+
+polypath_result_t host_check(struct host *h, bool late)
+{
+    if (atomic_load_explicit(&h->interrupted, memory_order_relaxed))
+        return error_set(POLYPATH_ERROR_ABORTED, "the communicator was aborted on rank %d", h->config.rank);
+    polypath_result_t result = host_check_peers(h);
+    return result || !late ? result : host_timeout(h);
 }
 
 void host_fail(struct host *h, const char *why)

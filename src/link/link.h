@@ -93,7 +93,7 @@ struct link_class {
 struct link {
     const struct link_class *class;
     int peer;   /* rank at the other end */
-    int path;   /* index of the path it belongs to */
+    int path;   /* index of the path it belongs to; -1: serves all, inside a host */
     int queue;  /* executor's send queue it drains first */
     int fd;     /* for epoll; -1 if none */
     bool readable, writable; /* set by the waiter from epoll events; cleared by the link at EAGAIN */

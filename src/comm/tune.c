@@ -1,0 +1,392 @@
+/*
+ * The balancer's surroundings: measuring the paths when a communicator is
+ * created (stage 1), collecting what calls did and agreeing on it (stage 2),
+ * and the cache of results. The balancer itself is pure (balance/).
+ */
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "comm/cache.h"
+#include "comm/comm.h"
+#include "system/clock.h"
+#include "system/log.h"
+
+#define OBSERVE_BYTES (64u << 10) /* smaller calls are not split, so there is nothing to learn */
+#define PROBE_BYTES (256u << 10)
+#define PROBE_BYTES_MAX (8u << 20)
+#define PROBE_NS 30000000u /* how long one measurement of a path's rate may take */
+#define SAMPLE_WORDS (1 + 2 * HOST_PATHS)
+
+/* ------------------------------------------------------------------ shares */
+
+static bool fixed_shares(const struct polypath_comm *comm, uint32_t shares[BALANCE_PATHS])
+{
+    const char *text = comm->settings.shares;
+    if (!*text)
+        return false;
+    double parts[HOST_PATHS] = {0}, sum = 0;
+    char *end = (char *)(uintptr_t)text;
+    for (int p = 0; p < comm->npaths && *end; p++) {
+        parts[p] = strtod(end, &end);
+        if (!(comm->allowed >> p & 1) || parts[p] < 0)
+            parts[p] = 0;
+        sum += parts[p];
+        end += *end == ',';
+    }
+    if (!(sum > 0))
+        return false;
+    uint32_t given = 0;
+    int last = 0;
+    for (int p = 0; p < comm->npaths; p++) {
+        shares[p] = (uint32_t)(parts[p] / sum * BALANCE_ONE);
+        given += shares[p];
+        last = shares[p] ? p : last;
+    }
+    shares[last] += BALANCE_ONE - given;
+    return true;
+}
+
+void tune_shares(struct polypath_request *call)
+{
+    struct polypath_comm *comm = call->comm;
+    memset(call->shares, 0, sizeof call->shares);
+    call->key = (struct balance_key){(uint8_t)call->collective, (uint8_t)balance_bucket(call->bytes),
+                                     (uint16_t)comm->allowed};
+    call->observe = false;
+    if (comm->npaths == 0)
+        return;
+    if (fixed_shares(comm, call->shares))
+        return;
+    balance_shares(comm->balance, call->key, call->bytes, call->shares);
+    const bool several = (comm->allowed & (comm->allowed - 1)) != 0;
+    /* ranks of an AllToAllV know only their own sizes, so they could not agree on when to look */
+    call->observe = several && call->bytes >= OBSERVE_BYTES && !call->internal && !call->variant;
+}
+
+static struct window *window_of(struct polypath_comm *comm, struct balance_key key)
+{
+    for (int i = 0; i < comm->nwindows; i++)
+        if (!memcmp(&comm->windows[i].key, &key, sizeof key))
+            return &comm->windows[i];
+    /* when all are taken the fullest hash gives way: the same one on every rank, since keys come in the same order */
+    int i = comm->nwindows < WINDOWS ? comm->nwindows++ : (key.bucket + key.collective * 7) % WINDOWS;
+    comm->windows[i] = (struct window){.key = key};
+    return &comm->windows[i];
+}
+
+static void remember_shares(struct polypath_request *call)
+{
+    struct polypath_comm *comm = call->comm;
+    double *shares = comm->last_shares[call->collective];
+    uint64_t sum = 0;
+    struct host_path_report reports[HOST_PATHS];
+    for (int p = 0; p < comm->npaths; p++) {
+        host_report(comm->host, p, &reports[p]);
+        sum += reports[p].bytes_sent + reports[p].bytes_received;
+    }
+    for (int p = 0; p < comm->npaths; p++)
+        shares[p] = sum ? (double)(reports[p].bytes_sent + reports[p].bytes_received) / (double)sum : 0;
+}
+
+static void observe(struct polypath_comm *comm, const struct window *w)
+{
+    if (!balance_observe(comm->balance, w->key, w->bytes, &w->sum))
+        return;
+    comm->statistics.share_changes++;
+    comm->cache_changed = true;
+}
+
+void tune_observe(struct polypath_request *call)
+{
+    struct polypath_comm *comm = call->comm;
+    struct window *w = window_of(comm, call->key);
+    w->bytes = call->bytes;
+    w->sum.calls++;
+    w->sum.call_ns += host_elapsed_ns(comm->host);
+    for (int p = 0; p < comm->npaths; p++) {
+        struct host_path_report report;
+        host_report(comm->host, p, &report);
+        w->sum.bytes[p] += report.bytes_sent + report.bytes_received;
+        w->sum.busy_ns[p] += report.busy_ns;
+    }
+    if (++w->calls < comm->settings.balance_window)
+        return;
+    if (call->npoints) {
+        observe(comm, w); /* point to point: only the sender's own choice, nothing to agree on */
+    } else {
+        comm->exchange_window = *w;
+        comm->exchange_due = true;
+    }
+    *w = (struct window){.key = w->key};
+}
+
+/* ---------------------------------------------------------------- exchange */
+
+void tune_exchange_begin(struct polypath_comm *comm)
+{
+    const struct balance_sample *s = &comm->exchange_window.sum;
+    uint64_t *words = comm->exchange_send;
+    words[0] = s->call_ns;
+    for (int p = 0; p < HOST_PATHS; p++) {
+        words[1 + p] = s->bytes[p];
+        words[1 + HOST_PATHS + p] = s->busy_ns[p];
+    }
+    comm->exchange_due = false;
+    struct polypath_request *call = comm->exchange_call;
+    call->collective = POLYPATH_COLLECTIVE_ALL_GATHER;
+    call->type = POLYPATH_UINT64;
+    call->internal = true;
+    call_fill(call, words, comm->exchange_recv, SAMPLE_WORDS);
+    atomic_store_explicit(&call->state, CALL_QUEUED, memory_order_relaxed);
+}
+
+/* The same arithmetic on the same numbers on every rank: bytes add up, times are the slowest rank's. */
+void tune_exchange_end(struct polypath_comm *comm)
+{
+    struct window *w = &comm->exchange_window;
+    struct balance_sample sum = {.calls = w->sum.calls};
+    for (int r = 0; r < comm->size; r++) {
+        const uint64_t *words = comm->exchange_recv + (size_t)r * SAMPLE_WORDS;
+        if (words[0] > sum.call_ns)
+            sum.call_ns = words[0];
+        for (int p = 0; p < comm->npaths; p++) {
+            sum.bytes[p] += words[1 + p];
+            if (words[1 + HOST_PATHS + p] > sum.busy_ns[p])
+                sum.busy_ns[p] = words[1 + HOST_PATHS + p];
+        }
+    }
+    w->sum = sum;
+    observe(comm, w);
+}
+
+/* --------------------------------------------------------------- measuring */
+
+static polypath_result_t slowest(struct polypath_comm *comm, uint64_t *value)
+{
+    uint64_t out = 0;
+    polypath_result_t result = comm_internal(comm, POLYPATH_COLLECTIVE_ALL_REDUCE, value, &out, 1, POLYPATH_UINT64,
+                                             POLYPATH_MAX, -1);
+    *value = out;
+    return result;
+}
+
+static polypath_result_t timed(struct polypath_comm *comm, float *buffer, size_t bytes, int repeats, uint64_t *ns)
+{
+    *ns = UINT64_MAX;
+    for (int i = 0; i < repeats; i++) {
+        uint64_t begin = clock_now_ns();
+        polypath_result_t result = comm_internal(comm, POLYPATH_COLLECTIVE_ALL_REDUCE, buffer, buffer, bytes / 4,
+                                                 POLYPATH_FLOAT32, POLYPATH_SUM, -1);
+        uint64_t took = clock_now_ns() - begin;
+        if (result)
+            return result;
+        comm->statistics.tuning_calls++;
+        if (took < *ns)
+            *ns = took;
+    }
+    return slowest(comm, ns);
+}
+
+static polypath_result_t measure_path(struct polypath_comm *comm, int path, float *buffer)
+{
+    const uint32_t allowed = comm->allowed;
+    comm->allowed = 1u << path;
+    uint64_t latency = 0, ns = 0;
+    size_t bytes = PROBE_BYTES;
+    polypath_result_t result = timed(comm, buffer, 8, 7, &latency);
+    if (!result)
+        result = timed(comm, buffer, bytes, 2, &ns);
+    if (!result) {
+        uint64_t more = (uint64_t)bytes * PROBE_NS / (ns + 1);
+        bytes = more > PROBE_BYTES_MAX ? PROBE_BYTES_MAX : more < PROBE_BYTES ? PROBE_BYTES : (size_t)more & ~(size_t)4095;
+        result = timed(comm, buffer, bytes, 3, &ns);
+    }
+    comm->allowed = allowed;
+    if (result)
+        return result;
+    if (ns <= latency)
+        ns = latency + 1;
+    comm->paths[path].latency_ns = latency;
+    comm->paths[path].bytes_per_us = (uint64_t)bytes * 1000 / (ns - latency);
+    if (!comm->paths[path].bytes_per_us)
+        comm->paths[path].bytes_per_us = 1;
+    return POLYPATH_SUCCESS;
+}
+
+static polypath_result_t measure(struct polypath_comm *comm)
+{
+    float *buffer = calloc(1, PROBE_BYTES_MAX);
+    if (!buffer)
+        return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "no memory for measuring the paths");
+    polypath_result_t result = POLYPATH_SUCCESS;
+    for (int p = 0; p < comm->npaths && !result; p++)
+        if (comm->allowed >> p & 1)
+            result = measure_path(comm, p, buffer);
+    free(buffer);
+    if (!result)
+        comm->cache_changed = true;
+    return result;
+}
+
+/* ------------------------------------------------------------------- cache */
+
+static void cache_key(const struct polypath_comm *comm, char key[65])
+{
+    char text[4096];
+    struct utsname name;
+    uname(&name);
+    int used = snprintf(text, sizeof text, "%d|%s|%s|%s|%d", polypath_version(), name.machine, name.release, comm->cpu,
+                        comm->size);
+    size_t at = (size_t)used;
+    for (int h = 0; h < comm->layout.nhosts && at < sizeof text - 1; h++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "|%d", comm->layout.local_size[h]);
+    for (int p = 0; p < comm->npaths && at < sizeof text - 1; p++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "|%s:%s", comm->paths[p].name, comm->paths[p].kind);
+    for (int r = 0; r < comm->size && at < sizeof text - 1; r++)
+        if (comm->layout.first_rank[comm->layout.host_of[r]] == r)
+            at += (size_t)snprintf(text + at, sizeof text - at, "|%s", comm->infos[r].host_name);
+    unsigned char hash[32];
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)text, at < sizeof text ? at : sizeof text - 1, NULL, 0);
+    sodium_bin2hex(key, 65, hash, sizeof hash);
+}
+
+struct cached {
+    struct balance_key key;
+    uint32_t shares[BALANCE_PATHS];
+};
+
+struct cached_list {
+    struct cached *entries;
+    size_t count, room;
+};
+
+static void collect(void *context, struct balance_key key, const uint32_t shares[BALANCE_PATHS])
+{
+    struct cached_list *list = context;
+    if (list->count == list->room) {
+        size_t room = list->room ? 2 * list->room : 64;
+        struct cached *grown = realloc(list->entries, room * sizeof *grown);
+        if (!grown)
+            return;
+        list->entries = grown;
+        list->room = room;
+    }
+    list->entries[list->count].key = key;
+    memcpy(list->entries[list->count++].shares, shares, sizeof list->entries->shares);
+}
+
+static const char *cache_path(const struct polypath_comm *comm, char *text, size_t bytes)
+{
+    const char *wish = comm->settings.cache;
+    if (!strcmp(wish, "none"))
+        return NULL;
+    if (*wish)
+        return wish;
+    return cache_default_file(text, bytes) ? text : NULL;
+}
+
+/* Rank 0 reads the cache and tells the others what it found. */
+static polypath_result_t load(struct polypath_comm *comm, bool *found)
+{
+    struct balance_path paths[BALANCE_PATHS] = {0};
+    struct cached_list list = {0};
+    uint64_t head[2 + 2 * HOST_PATHS] = {0};
+    *found = false;
+    if (comm->rank == 0) {
+        char file[4096], key[65];
+        const char *path = cache_path(comm, file, sizeof file);
+        cache_key(comm, key);
+        if (path)
+            cache_load(path, key, comm->balance, paths, comm->npaths, found);
+        if (*found)
+            balance_visit(comm->balance, collect, &list);
+        head[0] = *found;
+        head[1] = list.count;
+        for (int p = 0; p < comm->npaths; p++) {
+            head[2 + 2 * p] = paths[p].latency_ns;
+            head[3 + 2 * p] = paths[p].bytes_per_us;
+        }
+    }
+    polypath_result_t result = comm_internal(comm, POLYPATH_COLLECTIVE_BROADCAST, head, head, 2 + 2 * HOST_PATHS,
+                                             POLYPATH_UINT64, POLYPATH_SUM, 0);
+    *found = head[0];
+    if (!result && *found && head[1]) {
+        if (comm->rank) {
+            list.entries = malloc(head[1] * sizeof *list.entries);
+            list.count = list.entries ? head[1] : 0;
+        }
+        if (list.count != head[1])
+            result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
+        else
+            result = comm_internal(comm, POLYPATH_COLLECTIVE_BROADCAST, list.entries, list.entries,
+                                   head[1] * sizeof *list.entries, POLYPATH_UINT8, POLYPATH_SUM, 0);
+        for (size_t i = 0; i < list.count && !result && comm->rank; i++)
+            balance_set_shares(comm->balance, list.entries[i].key, list.entries[i].shares);
+    }
+    for (int p = 0; p < comm->npaths && *found; p++) {
+        comm->paths[p].latency_ns = head[2 + 2 * p];
+        comm->paths[p].bytes_per_us = head[3 + 2 * p];
+    }
+    free(list.entries);
+    return result;
+}
+
+/* What the model of the algorithms knows: ranks of a host as measured there, hosts by the sum of the paths. */
+static void inform(struct polypath_comm *comm)
+{
+    struct balance_path known[BALANCE_PATHS] = {0};
+    uint64_t rate = 0, latency = UINT64_MAX;
+    for (int p = 0; p < comm->npaths; p++) {
+        known[p] = (struct balance_path){comm->paths[p].latency_ns, comm->paths[p].bytes_per_us};
+        rate += comm->paths[p].bytes_per_us;
+        if (comm->paths[p].latency_ns && comm->paths[p].latency_ns < latency)
+            latency = comm->paths[p].latency_ns;
+    }
+    balance_set_paths(comm->balance, known);
+    if (!rate || latency == UINT64_MAX)
+        return;
+    struct model_link *link = comm->one_host ? &comm->model.within : &comm->model.between;
+    /* an AllReduce of n bytes took two messages' latencies and moved about 2n(H-1)/H bytes per host */
+    link->latency_ns = latency / 2 + 1;
+    link->bytes_per_us = comm->one_host ? rate * 2
+                                        : rate * 2 * (uint64_t)(comm->layout.nhosts - 1) / (uint64_t)comm->layout.nhosts;
+    if (!link->bytes_per_us)
+        link->bytes_per_us = 1;
+}
+
+polypath_result_t tune_start(struct polypath_comm *comm)
+{
+    comm->exchange_send = calloc(SAMPLE_WORDS, sizeof *comm->exchange_send);
+    comm->exchange_recv = calloc((size_t)comm->size * SAMPLE_WORDS, sizeof *comm->exchange_recv);
+    comm->exchange_call = call_new(comm, comm->size);
+    if (!comm->exchange_send || !comm->exchange_recv || !comm->exchange_call)
+        return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
+    if ((comm->allowed & (comm->allowed - 1)) == 0)
+        return POLYPATH_SUCCESS; /* one path: nothing to balance */
+    bool found;
+    polypath_result_t result = load(comm, &found);
+    if (!result && !found && comm->settings.tune && !*comm->settings.shares)
+        result = measure(comm);
+    if (!result)
+        inform(comm);
+    return result;
+}
+
+void tune_finish(struct polypath_comm *comm)
+{
+    if (comm->rank || !comm->cache_changed || !comm->balance || *comm->settings.shares)
+        return;
+    char file[4096], key[65];
+    const char *path = cache_path(comm, file, sizeof file);
+    if (!path)
+        return;
+    struct balance_path paths[BALANCE_PATHS] = {0};
+    for (int p = 0; p < comm->npaths; p++)
+        paths[p] = (struct balance_path){comm->paths[p].latency_ns, comm->paths[p].bytes_per_us};
+    cache_key(comm, key);
+    cache_store(path, key, comm->balance, paths, comm->npaths);
+}

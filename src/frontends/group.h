@@ -1,0 +1,21 @@
+/*
+ * Groups: what a thread has noted between polypath_group_start and _end.
+ */
+#ifndef FRONTENDS_GROUP_H
+#define FRONTENDS_GROUP_H
+
+#include "comm/comm.h"
+
+/* Whether the calling thread is inside a group. */
+bool group_active(void);
+
+/* Notes a filled collective; takes it over. */
+polypath_result_t group_add(struct polypath_request *call);
+
+/* Notes a point-to-point operation. */
+polypath_result_t group_add_point(struct polypath_comm *comm, const struct point *point);
+
+/* Makes `call` the one that carries out these operations together. */
+polypath_result_t group_fill_points(struct polypath_request *call, const struct point *points, int npoints);
+
+#endif

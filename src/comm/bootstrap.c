@@ -20,9 +20,10 @@
 #include "system/error.h"
 #include "system/settings.h"
 
-#define ATTEMPT_NS 5000000000ull /* for one address; then the next one, or the same again */
-#define GRACE_NS 5000000000ull   /* the service knows who is missing: its verdict is waited for this much longer */
-#define REFUSALS_MAX 5           /* in a row, from a service that was there when its id was made */
+#define ATTEMPT_NS 5000000000ull         /* for one address; then the next one, or the same again */
+#define DERIVED_ATTEMPT_NS 2000000000ull /* where most ports of the span belong to others */
+#define GRACE_NS 5000000000ull /* the service knows who is missing: its verdict is waited for this much longer */
+#define REFUSALS_MAX 5         /* in a row, from a service that was there when its id was made */
 
 struct bootstrap {
     int fd; /* -1: alone, nobody to talk to */
@@ -69,7 +70,7 @@ static polypath_result_t connect_to(const struct bootstrap_address *address, int
 static polypath_result_t attempt(struct bootstrap *b, const struct bootstrap_id *id, int address, int offset,
                                  uint64_t deadline_ns)
 {
-    uint64_t limit = clock_now_ns() + ATTEMPT_NS;
+    uint64_t limit = clock_now_ns() + (id->derived ? DERIVED_ATTEMPT_NS : ATTEMPT_NS);
     if (limit > deadline_ns)
         limit = deadline_ns;
     bootstrap_address_name(&id->addresses[address], offset, b->service);

@@ -26,6 +26,8 @@ _Static_assert(HANDSHAKE_PROOF_BYTES == crypto_auth_hmacsha256_BYTES, "proof is 
 /* The last byte is the version of the handshake. */
 const uint8_t handshake_magic[HANDSHAKE_MAGIC_BYTES] = {'P', 'O', 'L', 'Y', 'P', 'T', 'H', 1};
 
+const char handshake_other_communicator[] = "it belongs to another communicator";
+
 void handshake_encode_hello(const struct hello *hello, const uint8_t nonce[HANDSHAKE_NONCE_BYTES],
                             uint8_t message[HANDSHAKE_HELLO_BYTES])
 {
@@ -61,7 +63,7 @@ const char *handshake_decode_hello(const uint8_t *message, size_t length, uint64
         .reserved = (uint16_t)get_le(p + 18, 2),
     };
     if (hello->comm != comm)
-        return "it belongs to another communicator";
+        return handshake_other_communicator;
     if (hello->rank < 0 || hello->purpose == 0 || hello->purpose >= HELLO_PURPOSE_END || hello->reserved)
         return "its hello is malformed";
     return NULL;

@@ -128,7 +128,9 @@ static void refuse(struct handshake_acceptor *a, int index, const char *why)
     if (++a->refused <= LOGGED_REFUSALS) {
         char peer[96];
         handshake_peer_name(fd, peer);
-        log_line(LOG_LEVEL_WARN, "refused a connection from %s: %s%s", peer, why,
+        /* Jobs that derive their meeting place try each other's ports: no reason to worry anybody. */
+        log_line(why == handshake_other_communicator ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
+                 "refused a connection from %s: %s%s", peer, why,
                  a->refused == LOGGED_REFUSALS ? " (further ones are only counted)" : "");
     }
     close(fd);

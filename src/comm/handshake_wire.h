@@ -31,6 +31,9 @@ enum handshake_side { HANDSHAKE_ACCEPTING, HANDSHAKE_CONNECTING };
 void handshake_encode_hello(const struct hello *hello, const uint8_t nonce[HANDSHAKE_NONCE_BYTES],
                             uint8_t message[HANDSHAKE_HELLO_BYTES]);
 
+/* What handshake_decode_hello() says of a connection that is well-formed and only came to the wrong port. */
+extern const char handshake_other_communicator[];
+
 /*
  * Judges the first `length` bytes of a hello: NULL while they could still become a
  * good one, else what is wrong with them. With all HANDSHAKE_HELLO_BYTES there, *hello is filled.

@@ -14,7 +14,8 @@
 #include "system/error.h"
 #include "system/log.h"
 
-static const struct launcher *const table[] = {&launcher_polypath, &launcher_none};
+static const struct launcher *const table[] = {&launcher_polypath, &launcher_torchrun, &launcher_pmix,
+                                               &launcher_pmi,      &launcher_slurm,    &launcher_none};
 
 bool launcher_has(const char *name)
 {

@@ -16,7 +16,8 @@ struct trace {
 };
 
 static const struct trace traces[] = {
-    {"OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun started this process, but its PMIx cannot be used"},
+    {"OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun started this process, but libpmix.so.2 was not found here: "
+                             "install it (Debian: libpmix2)"},
     {"PMI_SIZE", "a PMI launcher started this process, but PMI_FD is not set"},
     {"WORLD_SIZE", "torchrun-like variables are incomplete: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are "
                    "all needed"},
@@ -34,6 +35,11 @@ static polypath_result_t join(struct launch *launch)
         if (text && *text && atol(text) != 1)
             return error_set(POLYPATH_ERROR_ARGUMENT, "%s=%.32s: %s", traces[i].name, text, traces[i].what);
     }
+    if (launcher_has("RANK") && !launcher_has("WORLD_SIZE"))
+        return error_set(POLYPATH_ERROR_ARGUMENT,
+                         "RANK=%.32s is set but WORLD_SIZE is not (nor MASTER_ADDR): one of a "
+                         "job's ranks needs both; unset RANK to run as a single rank",
+                         getenv("RANK"));
     launch->rank = 0;
     launch->size = 1;
     return bootstrap_alone(&launch->id);

@@ -44,6 +44,10 @@ static const struct setting table[] = {
      true},
     {"bootstrap_interface", SETTING_STRING, AT(bootstrap_interface), 0, 0, "", NULL,
      "interface at which ranks meet at the start; empty: the first usable one", false},
+    {"secret", SETTING_SECRET, AT(secret), 0, 0, "", NULL,
+     "secret of the job, the same for all its ranks; needed where the launcher gives them no private channel (torchrun "
+     "and plain srun over a network that others can reach); never printed",
+     false},
     {"algorithm", SETTING_STRING, AT(algorithm), 0, 0, "", NULL,
      "direct, ring, halving_doubling, tree or hierarchical for every collective that has it; empty: by the model",
      true},
@@ -147,6 +151,7 @@ bool settings_parse(const struct setting *e, const char *text, struct settings *
 {
     uint64_t v = 0;
     switch (e->type) {
+    case SETTING_SECRET:
     case SETTING_STRING: *string_at(into, e) = text; return true;
     case SETTING_BOOL:
         if (!parse_bool(text, &v)) {
@@ -248,7 +253,7 @@ static void read_environment(void)
         const char *text = getenv(variable);
         if (!text)
             continue;
-        if (table[i].type == SETTING_STRING && !(text = strdup(text)))
+        if ((table[i].type == SETTING_STRING || table[i].type == SETTING_SECRET) && !(text = strdup(text)))
             continue;
         if (settings_parse(&table[i], text, &values))
             from_environment[i] = true;
@@ -305,6 +310,10 @@ void settings_format(size_t index, char *text, size_t bytes)
     const struct setting *e = &table[index];
     if (e->type == SETTING_STRING) {
         snprintf(text, bytes, "%s", *string_at(&values, e));
+        return;
+    }
+    if (e->type == SETTING_SECRET) {
+        snprintf(text, bytes, "%s", **string_at(&values, e) ? "(set)" : "");
         return;
     }
     uint64_t v = *number_at(&values, e);

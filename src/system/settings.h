@@ -25,6 +25,7 @@ struct settings {
     uint64_t shm;               /* bool: use shared memory inside a host */
     uint64_t cma;               /* bool: use process_vm_readv inside a host */
     const char *bootstrap_interface;
+    const char *secret; /* of the job, for launchers without a private channel; "" = none */
     /* schedules and memory */
     const char *algorithm;  /* "" = by the model */
     uint64_t chunk_bytes;   /* 0 = by the model */
@@ -42,7 +43,8 @@ struct settings {
     const char *log_file;
 };
 
-enum setting_type { SETTING_BOOL, SETTING_NUMBER, SETTING_BYTES, SETTING_STRING, SETTING_CHOICE };
+/* SETTING_SECRET: a string that is never printed. */
+enum setting_type { SETTING_BOOL, SETTING_NUMBER, SETTING_BYTES, SETTING_STRING, SETTING_CHOICE, SETTING_SECRET };
 
 struct setting {
     const char *name;
@@ -65,7 +67,7 @@ const struct setting *settings_table(size_t *count);
 /* "environment" or "default" for entry i of the table. */
 const char *settings_origin(size_t index);
 
-/* Writes the current value of entry i as text. */
+/* Writes the current value of entry i as text; of a secret only whether it is set. */
 void settings_format(size_t index, char *text, size_t bytes);
 
 /*

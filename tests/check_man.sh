@@ -1,6 +1,6 @@
 #!/bin/bash
-# Every public function and command has a manual page, every page is sound, and
-# no page describes a function that does not exist.
+# Every public function has a manual page whose synopsis is the header's
+# declaration, no page describes anything else, and every page is sound.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 status=0
@@ -17,11 +17,17 @@ for page in man/*.3; do
     name=$(basename "$page" .3)
     [ "$name" = polypath ] || grep -qx "$name" <<<"$functions" || fail "$page: no such function in the header"
     alias=$(sed -n 's/^\.so man3\///p' "$page")
-    if [ -n "$alias" ]; then
-        [ -f "man/$alias" ] || fail "$page: points to $alias, which is missing"
-        grep -q "^\.BI.*\b$name *(" "man/$alias" || fail "man/$alias: has no synopsis of $name"
-    fi
+    [ -z "$alias" ] || grep -q "^\.BI.*\b$name(" "man/$alias" || fail "$page: man/$alias does not describe it"
 done
+
+prototypes() {
+    tr -d '" \n' | grep -oE '(constchar\*|polypath_result_t|size_t|int)polypath_[a-z0-9_]+\([^)]*\);' | LC_ALL=C sort
+}
+cc -fpreprocessed -dD -E -P include/polypath/polypath.h 2>/dev/null >/dev/null || fail "the header could not be read"
+if ! diff <(cc -fpreprocessed -dD -E -P include/polypath/polypath.h 2>/dev/null | prototypes) \
+    <(sed -n 's/^\.BI //p' man/polypath*.3 | prototypes); then
+    fail "'<' is declared in the header, '>' is in a manual page"
+fi
 
 if ! command -v man >/dev/null; then
     echo "man is not installed; the pages were not rendered"

@@ -247,17 +247,17 @@ static uint32_t choose_window(const struct polypath_comm *comm, const struct pol
     return window < 4 ? 4 : window > 4096 ? 4096 : (uint32_t)window;
 }
 
-static void place_rows(const struct polypath_comm *comm, struct polypath_request *call)
+static void place_rows(struct polypath_request *call)
 {
     uint64_t sum = 0;
     call->host.first_row[0] = 0;
-    for (int p = 0; p < comm->npaths; p++) {
+    for (int p = 0; p < call->host.npaths; p++) {
         sum += call->shares[p];
         call->host.first_row[p + 1] = (uint32_t)((sum * call->host.rows + BALANCE_ONE / 2) / BALANCE_ONE);
         if (call->shares[p])
             call->host.active |= 1u << p;
     }
-    call->host.first_row[comm->npaths] = call->host.rows;
+    call->host.first_row[call->host.npaths] = call->host.rows;
 }
 
 static uint32_t mix(uint32_t hash, uint64_t value)
@@ -298,11 +298,11 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     if (call->collective == POLYPATH_COLLECTIVE_BARRIER)
         h->rows = 1;
     h->window = choose_window(comm, call, algorithm, h->row_bytes);
-    h->npaths = comm->npaths;
+    h->npaths = comm->npaths ? comm->npaths : 1; /* a rank alone has none */
     h->hand_over = comm->settings.hand_over;
     h->stream = largest > (16u << 20);
     tune_shares(call);
-    place_rows(comm, call);
+    place_rows(call);
     h->frame = (struct frame){.kind = call->npoints ? FRAME_POINT : FRAME_COLLECTIVE,
                               .collective = (uint8_t)call->collective,
                               .type = (uint8_t)call->type,
@@ -401,8 +401,10 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
     }
     if (call->observe)
         tune_observe(call);
-    if (!call->internal)
+    if (!call->internal) {
         comm->statistics.calls++;
+        tune_remember(call);
+    }
     if (call->schedule_owned) {
         schedule_free(call->schedule);
         call->schedule_owned = false;

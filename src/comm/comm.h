@@ -263,6 +263,7 @@ polypath_result_t tune_start(struct polypath_comm *comm);
 void tune_finish(struct polypath_comm *comm);
 void tune_shares(struct polypath_request *call);   /* fills key, shares, observe */
 void tune_observe(struct polypath_request *call);  /* after the call */
+void tune_remember(struct polypath_request *call); /* what the user may ask for: shares of the last call */
 void tune_exchange_begin(struct polypath_comm *comm); /* fills exchange_call */
 void tune_exchange_end(struct polypath_comm *comm);
 

@@ -43,7 +43,7 @@ polypath_result_t launcher_number(const char *launcher, const char *name, long l
 polypath_result_t launcher_rank_size(const char *launcher, const char *rank_name, const char *size_name,
                                      struct launch *launch)
 {
-    long rank, size;
+    long rank = 0, size = 0;
     polypath_result_t result = launcher_number(launcher, size_name, 1, BOOTSTRAP_SIZE_MAX, &size);
     if (result == POLYPATH_SUCCESS)
         result = launcher_number(launcher, rank_name, 0, BOOTSTRAP_SIZE_MAX - 1, &rank);

@@ -78,7 +78,7 @@ static struct window *window_of(struct polypath_comm *comm, struct balance_key k
     return &comm->windows[i];
 }
 
-static void remember_shares(struct polypath_request *call)
+void tune_remember(struct polypath_request *call)
 {
     struct polypath_comm *comm = call->comm;
     double *shares = comm->last_shares[call->collective];

@@ -223,9 +223,9 @@ static void count_messages(struct host *h)
         const struct step *step = &s->steps[i];
         if (step->kind != STEP_SEND && step->kind != STEP_RECV)
             continue;
-        struct slice slice = step->kind == STEP_SEND ? s->sources[step->source] : step->dst;
         uint64_t messages = h->call.rows;
         if (!(step->flags & STEP_TOKEN)) {
+            struct slice slice = step->kind == STEP_SEND ? s->sources[step->source] : step->dst;
             const size_t *sizes = slice.buffer == SLICE_OUTPUT ? h->call.output_bytes : h->call.input_bytes;
             size_t bytes = sizes[slice.block];
             if (slice.buffer == SLICE_SCRATCH && h->call.output_bytes[slice.block] > bytes)

@@ -31,6 +31,7 @@ struct host_peer {
     int control_fd;
     struct segment *segment;
     bool lost;              /* its process has gone */
+    bool gone;              /* every way to it was found closed once already, when idle */
     bool early;             /* `early_frame` belongs to a call that has not begun here */
     struct frame early_frame;
 };

@@ -10,7 +10,8 @@ void host_enqueue(struct host *h, uint32_t row, uint32_t step)
     const struct step *s = &h->call.schedule->steps[step];
     struct host_peer *peer = &h->peers[s->peer];
     struct send_queue *q = &peer->queues[peer->queue_of_path[host_path_of(h, row)]];
-    q->bytes += host_slice_bytes(h, h->call.schedule->sources[s->source], row);
+    if (!(s->flags & STEP_TOKEN))
+        q->bytes += host_slice_bytes(h, h->call.schedule->sources[s->source], row);
     queue_push(h, q, state_of(h, row, step));
     peer->queued++;
     h->backlog++;
@@ -22,7 +23,7 @@ static polypath_result_t send_next(struct host *h, struct link *link, struct sen
     const uint32_t id = queue_pop(h, q);
     const uint32_t row = id / (uint32_t)s->nsteps, index = id % (uint32_t)s->nsteps;
     const struct step *step = &s->steps[index];
-    const struct slice slice = s->sources[step->source];
+    const struct slice slice = step->nsrc ? s->sources[step->source] : (struct slice){0};
     struct host_peer *peer = &h->peers[link->peer];
     struct frame frame = h->call.frame;
     frame.magic = FRAME_MAGIC;

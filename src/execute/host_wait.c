@@ -112,6 +112,10 @@ polypath_result_t host_check_peers(struct host *h)
         }
         if (peer->nlinks == 0 || (!peer->sends_left && !peer->recvs_left) || !all_links_lost(peer))
             continue;
+        if (!peer->gone) { /* what it left behind may still have to be taken: an error only when next found idle */
+            peer->gone = true;
+            continue;
+        }
         char what[200];
         host_describe(h, what, sizeof what);
         const char *reason = "its process has ended";

@@ -164,7 +164,7 @@ static polypath_result_t collective(polypath_collective_t kind, const void *send
                                     polypath_request_t *request, bool wants_request)
 {
     const char *name = polypath_collective_name(kind);
-    struct polypath_request *call;
+    struct polypath_request *call = NULL;
     size_t bytes = 0;
     polypath_result_t result = prepare(kind, type, root, comm, request, wants_request, &call);
     if (result)
@@ -301,7 +301,7 @@ polypath_result_t polypath_scatter_start(const void *sendbuf, void *recvbuf, siz
 
 static polypath_result_t barrier(polypath_comm_t comm, polypath_request_t *request, bool wants_request)
 {
-    struct polypath_request *call;
+    struct polypath_request *call = NULL;
     polypath_result_t result = prepare(POLYPATH_COLLECTIVE_BARRIER, POLYPATH_UINT8, NO_ROOT, comm, request,
                                        wants_request, &call);
     if (result)
@@ -374,8 +374,8 @@ static polypath_result_t all_gather_v(const void *send, size_t sendcount, void *
                                       polypath_request_t *request, bool wants_request)
 {
     static const char name[] = "all_gather_v";
-    struct polypath_request *call;
-    size_t bytes, end = 0;
+    struct polypath_request *call = NULL;
+    size_t bytes = 0, end = 0;
     polypath_result_t result = prepare(POLYPATH_COLLECTIVE_ALL_GATHER, type, NO_ROOT, comm, request, wants_request,
                                        &call);
     if (result)
@@ -423,8 +423,8 @@ static polypath_result_t reduce_scatter_v(const void *send, void *recv, const si
                                           bool wants_request)
 {
     static const char name[] = "reduce_scatter_v";
-    struct polypath_request *call;
-    size_t bytes, end = 0;
+    struct polypath_request *call = NULL;
+    size_t bytes = 0, end = 0;
     polypath_result_t result = prepare(POLYPATH_COLLECTIVE_REDUCE_SCATTER, type, NO_ROOT, comm, request, wants_request,
                                        &call);
     if (result)
@@ -470,8 +470,8 @@ static polypath_result_t all_to_all_v(const void *send, const size_t *sendcounts
                                       polypath_comm_t comm, polypath_request_t *request, bool wants_request)
 {
     static const char name[] = "all_to_all_v";
-    struct polypath_request *call;
-    size_t bytes, send_end = 0, recv_end = 0;
+    struct polypath_request *call = NULL;
+    size_t bytes = 0, send_end = 0, recv_end = 0;
     polypath_result_t result = prepare(POLYPATH_COLLECTIVE_ALL_TO_ALL, type, NO_ROOT, comm, request, wants_request,
                                        &call);
     if (result)
@@ -519,7 +519,7 @@ static polypath_result_t point(bool send, const void *send_buffer, void *recv_bu
                                bool wants_request)
 {
     const char *name = send ? "send" : "recv";
-    size_t bytes;
+    size_t bytes = 0;
     if (wants_request && !request)
         return BAD("%s: request is NULL", name);
     polypath_result_t result = check_comm(name, comm);

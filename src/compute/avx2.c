@@ -143,7 +143,25 @@ ALWAYS_INLINE f64v float64_max(f64v a, f64v b)
     return (f64v)_mm256_or_pd(larger, _mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q));
 }
 
+/* Every NaN becomes the positive quiet one: which operand's NaN survives an addition is the compiler's choice. */
+ALWAYS_INLINE f32v float32_canonical(f32v v)
+{
+    __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
+    return (f32v)_mm256_blendv_ps((__m256)v, nan, _mm256_cmp_ps((__m256)v, (__m256)v, _CMP_UNORD_Q));
+}
+
+ALWAYS_INLINE f64v float64_canonical(f64v v)
+{
+    __m256d nan = _mm256_castsi256_pd(_mm256_set1_epi64x(0x7ff8000000000000));
+    return (f64v)_mm256_blendv_pd((__m256d)v, nan, _mm256_cmp_pd((__m256d)v, (__m256d)v, _CMP_UNORD_Q));
+}
+
 /* ----------------------------------------------------- widening, narrowing */
+
+ALWAYS_INLINE u32v select32(i32v mask, u32v yes, u32v no)
+{
+    return (u32v)_mm256_blendv_epi8((__m256i)no, (__m256i)yes, (__m256i)mask);
+}
 
 ALWAYS_INLINE u16half half_load(const void *from)
 {
@@ -156,36 +174,25 @@ ALWAYS_INLINE u16half half_load_bytes(const void *from)
     return (u16half)_mm_cvtepu8_epi16(_mm_loadl_epi64(from));
 }
 
-ALWAYS_INLINE u32v half_widen(u16half v)
-{
-    return (u32v)_mm256_cvtepu16_epi32((__m128i)v);
-}
-
 ALWAYS_INLINE f32v float16_decode(u16half v)
 {
     return (f32v)_mm256_cvtph_ps((__m128i)v);
 }
 
 /* To nearest even, whatever the rounding mode. */
-ALWAYS_INLINE u8v float16_pack(f32v a, f32v b)
+ALWAYS_INLINE u8v float16_encode(f32v a, f32v b)
 {
     __m128i low = _mm256_cvtps_ph((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m128i high = _mm256_cvtps_ph((__m256)b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     return (u8v)_mm256_set_m128i(high, low);
 }
 
-/* The low 16 bits of each lane, which must be all there is in it. */
-ALWAYS_INLINE u8v pack16(u32v a, u32v b)
-{
-    __m256i halves = _mm256_packus_epi32((__m256i)a, (__m256i)b);
-    return (u8v)_mm256_permute4x64_epi64(halves, 0xd8); /* the packing works within 128 bits */
-}
-
-/* The low 8 bits of each lane, likewise. */
+/* The low 8 bits of each lane, which must be all there is in it. */
 ALWAYS_INLINE u8v pack8(u32v a, u32v b, u32v c, u32v d)
 {
     __m256i low = _mm256_packus_epi32((__m256i)a, (__m256i)b);
     __m256i high = _mm256_packus_epi32((__m256i)c, (__m256i)d);
+    /* Packing works within 128 bits. */
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     return (u8v)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
 }

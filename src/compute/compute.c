@@ -20,6 +20,8 @@ static const struct compute_kernels *level_kernels(enum compute_level level)
     switch (level) {
     case COMPUTE_SCALAR: return compute_kernels_scalar();
     case COMPUTE_AVX2: return compute_kernels_avx2();
+    case COMPUTE_AVX512: return compute_kernels_avx512();
+    case COMPUTE_NEON: return compute_kernels_neon();
     default: return NULL;
     }
 }

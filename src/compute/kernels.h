@@ -32,5 +32,7 @@ struct compute_kernels {
 /* Each returns its table, or NULL if the library is built for another architecture or this CPU lacks the level. */
 const struct compute_kernels *compute_kernels_scalar(void);
 const struct compute_kernels *compute_kernels_avx2(void);
+const struct compute_kernels *compute_kernels_avx512(void);
+const struct compute_kernels *compute_kernels_neon(void);
 
 #endif

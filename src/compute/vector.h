@@ -114,31 +114,16 @@ ALWAYS_INLINE f64v float64_prod(f64v a, f64v b)
     return a * b;
 }
 
-/* ------------------------------------------------------- floating-point ends */
+/* ------------------------------------------------- rounding to small floats */
 
-ALWAYS_INLINE u32v select32(i32v mask, u32v yes, u32v no)
-{
-    return ((u32v)mask & yes) | (~(u32v)mask & no);
-}
+/* Lane by lane: `yes` where mask is all ones, `no` where it is 0. Defined by the level. */
+ALWAYS_INLINE u32v select32(i32v mask, u32v yes, u32v no);
 
-/* Every NaN becomes the positive quiet one: which operand's NaN survives an addition is the compiler's choice. */
-ALWAYS_INLINE f32v float32_canonical(f32v v)
-{
-    u32v nan = (u32v)(v != v);
-    return (f32v)((~nan & (u32v)v) | (nan & 0x7fc00000U));
-}
-
-ALWAYS_INLINE f64v float64_canonical(f64v v)
-{
-    u64v nan = (u64v)(v != v);
-    return (f64v)((~nan & (u64v)v) | (nan & 0x7ff8000000000000U));
-}
-
-/* float32 to the 16 upper bits, to nearest even. NaN must be canonical: it has no bits that could carry. */
-ALWAYS_INLINE u32v bfloat16_encode(f32v v)
+/* The upper 16 bits rounded to nearest even; those below are left over. NaN must be canonical: nothing to carry. */
+ALWAYS_INLINE u32v bfloat16_round(f32v v)
 {
     u32v bits = (u32v)v;
-    return (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+    return bits + 0x7fffU + ((bits >> 16) & 1U);
 }
 
 /*
@@ -172,10 +157,8 @@ ALWAYS_INLINE u32v e4m3_encode(f32v v)
 
 ALWAYS_INLINE u32v e5m2_encode(f32v v)
 {
-    u32v code = float8_encode(v, 2, 15, 0x7cU);
-    u32v nan = (u32v)(v != v);
-    code |= ((u32v)v >> 24) & 0x80U;
-    return (~nan & code) | (nan & 0x7eU);
+    u32v code = float8_encode(v, 2, 15, 0x7cU) | (((u32v)v >> 24) & 0x80U);
+    return select32(v != v, (u32v){0} + 0x7eU, code);
 }
 
 #endif

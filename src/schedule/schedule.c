@@ -26,6 +26,11 @@ static const struct entry {
     {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_GATHER, direct_gather, 4096, true},
     {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_SCATTER, direct_scatter, 4096, true},
     {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_BARRIER, direct_barrier, 4096, true},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_ALL_REDUCE, ring_all_reduce, 4096, false},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_ALL_GATHER, ring_all_gather, 4096, true},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_REDUCE_SCATTER, ring_reduce_scatter, 4096, false},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_BROADCAST, ring_broadcast, 4096, true},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_REDUCE, ring_reduce, 4096, false},
 };
 
 static const char *const algorithm_names[ALGORITHM_COUNT] = {

@@ -31,6 +31,12 @@ static const struct entry {
     {ALGORITHM_RING, POLYPATH_COLLECTIVE_REDUCE_SCATTER, ring_reduce_scatter, 4096, false},
     {ALGORITHM_RING, POLYPATH_COLLECTIVE_BROADCAST, ring_broadcast, 4096, true},
     {ALGORITHM_RING, POLYPATH_COLLECTIVE_REDUCE, ring_reduce, 4096, false},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_ALL_REDUCE, tree_all_reduce, 4096, false},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_BROADCAST, tree_broadcast, 4096, true},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_REDUCE, tree_reduce, 4096, false},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_GATHER, tree_gather, 4096, true},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_SCATTER, tree_scatter, 4096, true},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_BARRIER, tree_barrier, 4096, true},
 };
 
 static const char *const algorithm_names[ALGORITHM_COUNT] = {

@@ -41,6 +41,12 @@ static const struct entry {
     {ALGORITHM_TREE, POLYPATH_COLLECTIVE_GATHER, tree_gather, 4096, true},
     {ALGORITHM_TREE, POLYPATH_COLLECTIVE_SCATTER, tree_scatter, 4096, true},
     {ALGORITHM_TREE, POLYPATH_COLLECTIVE_BARRIER, tree_barrier, 4096, true},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_ALL_REDUCE, hierarchical_all_reduce, 4096, false},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_ALL_GATHER, hierarchical_all_gather, 4096, true},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_REDUCE_SCATTER, hierarchical_reduce_scatter, 4096, false},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_BROADCAST, hierarchical_broadcast, 4096, true},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_REDUCE, hierarchical_reduce, 255, false},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_BARRIER, hierarchical_barrier, 4096, true},
 };
 
 static const char *const algorithm_names[ALGORITHM_COUNT] = {

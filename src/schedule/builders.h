@@ -7,6 +7,9 @@
 
 #include "schedule/schedule.h"
 
+/* The most ranks (and hosts) of a schedule: beyond it 16-bit fields of struct step and slice may overflow. */
+#define SCHEDULE_LARGEST_SIZE 4096
+
 /* One rank's request, already checked. Ranks, root and shape are in range. */
 struct build {
     polypath_collective_t collective;

@@ -14,18 +14,39 @@ static const struct entry {
     enum schedule_algorithm algorithm;
     polypath_collective_t collective;
     build_function *build;
-    int largest_size; /* beyond it some field of the format overflows */
-    bool rank_order;  /* every element is one fold over ranks 0..size-1 (trivially so where nothing is reduced) */
+    bool rank_order; /* every element is one fold over ranks 0..size-1 (trivially so where nothing is reduced) */
+    int most_ranks;  /* 0: SCHEDULE_LARGEST_SIZE. Less where a root needs about size^2 scratch slots */
 } table[] = {
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_REDUCE, direct_all_reduce, 4096, true},
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_GATHER, direct_all_gather, 4096, true},
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_REDUCE_SCATTER, direct_reduce_scatter, 4096, true},
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_BROADCAST, direct_broadcast, 4096, true},
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_REDUCE, direct_reduce, 255, true}, /* the root needs size^2 slots */
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_TO_ALL, direct_all_to_all, 4096, true},
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_GATHER, direct_gather, 4096, true},
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_SCATTER, direct_scatter, 4096, true},
-    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_BARRIER, direct_barrier, 4096, true},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_REDUCE, direct_all_reduce, true, 0},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_GATHER, direct_all_gather, true, 0},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_REDUCE_SCATTER, direct_reduce_scatter, true, 0},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_BROADCAST, direct_broadcast, true, 0},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_REDUCE, direct_reduce, true, 255},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_ALL_TO_ALL, direct_all_to_all, true, 0},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_GATHER, direct_gather, true, 0},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_SCATTER, direct_scatter, true, 0},
+    {ALGORITHM_DIRECT, POLYPATH_COLLECTIVE_BARRIER, direct_barrier, true, 0},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_ALL_REDUCE, ring_all_reduce, false, 0},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_ALL_GATHER, ring_all_gather, true, 0},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_REDUCE_SCATTER, ring_reduce_scatter, false, 0},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_BROADCAST, ring_broadcast, true, 0},
+    {ALGORITHM_RING, POLYPATH_COLLECTIVE_REDUCE, ring_reduce, false, 0},
+    {ALGORITHM_HALVING_DOUBLING, POLYPATH_COLLECTIVE_ALL_REDUCE, halving_doubling_all_reduce, false, 0},
+    {ALGORITHM_HALVING_DOUBLING, POLYPATH_COLLECTIVE_ALL_GATHER, halving_doubling_all_gather, true, 0},
+    {ALGORITHM_HALVING_DOUBLING, POLYPATH_COLLECTIVE_REDUCE_SCATTER, halving_doubling_reduce_scatter, false, 0},
+    {ALGORITHM_HALVING_DOUBLING, POLYPATH_COLLECTIVE_REDUCE, halving_doubling_reduce, false, 0},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_ALL_REDUCE, tree_all_reduce, false, 0},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_BROADCAST, tree_broadcast, true, 0},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_REDUCE, tree_reduce, false, 0},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_GATHER, tree_gather, true, 0},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_SCATTER, tree_scatter, true, 0},
+    {ALGORITHM_TREE, POLYPATH_COLLECTIVE_BARRIER, tree_barrier, true, 0},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_ALL_REDUCE, hierarchical_all_reduce, false, 0},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_ALL_GATHER, hierarchical_all_gather, true, 0},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_REDUCE_SCATTER, hierarchical_reduce_scatter, false, 0},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_BROADCAST, hierarchical_broadcast, true, 0},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_REDUCE, hierarchical_reduce, false, 255},
+    {ALGORITHM_HIERARCHICAL, POLYPATH_COLLECTIVE_BARRIER, hierarchical_barrier, true, 0},
 };
 
 static const char *const algorithm_names[ALGORITHM_COUNT] = {
@@ -80,7 +101,7 @@ static const struct entry *find(polypath_collective_t collective, enum schedule_
 
 static bool shape_valid(const struct schedule_shape *shape)
 {
-    if (shape->size < 1)
+    if (shape->size < 1 || (shape->host && (shape->nhosts < 1 || shape->nhosts > SCHEDULE_LARGEST_SIZE)))
         return false;
     for (int r = 0; shape->host && r < shape->size; r++)
         if (shape->host[r] < 0 || shape->host[r] >= shape->nhosts)
@@ -92,7 +113,9 @@ bool schedule_supported(polypath_collective_t collective, enum schedule_algorith
                         const struct schedule_shape *shape)
 {
     const struct entry *entry = find(collective, algorithm);
-    return entry && shape->size <= entry->largest_size && shape_valid(shape);
+    if (!entry || !shape_valid(shape))
+        return false;
+    return shape->size <= (entry->most_ranks ? entry->most_ranks : SCHEDULE_LARGEST_SIZE);
 }
 
 bool schedule_rank_order(polypath_collective_t collective, enum schedule_algorithm algorithm)

@@ -15,9 +15,8 @@
 #define LIMIT_MOST (2 * BALANCE_ONE / 5) /* a link that lost half its speed always does */
 #define LEAN_LIMIT (BALANCE_ONE / 9)
 #define LEAN_RUN 4
-#define SLOW_LEAST (BALANCE_ONE / 1024)
-#define SLOW_MOST ((uint64_t)BALANCE_ONE << 20)
-#define SETTLED 4 /* measurements after which a jump means that the link changed */
+#define RATE_MOST 1000000000000000u /* bytes per second */
+#define SETTLED 4                   /* measurements after which a jump means that the link changed */
 
 #define WINDOW 8 /* observations per look at whether the rate model settles */
 #define UNSETTLED (BALANCE_ONE / 4)
@@ -25,53 +24,58 @@
 #define STEP_LEAST (BALANCE_ONE / 256)
 #define STEP_PERIOD 128u /* observations under the step rule before the rate model gets another chance */
 
-void estimate_reset(struct estimate *e, uint64_t slow)
+void estimate_reset(struct estimate *e, struct model_path path)
 {
-    *e = (struct estimate){.slow = slow < SLOW_LEAST  ? SLOW_LEAST
-                                   : slow > SLOW_MOST ? SLOW_MOST
-                                                      : slow,
-                           .deviation = DEVIATION_START};
+    *e = (struct estimate){.path = path, .deviation = DEVIATION_START};
 }
 
-static uint64_t distance(uint64_t a, uint64_t b)
+/*
+ * The path's estimate when `bytes` take `time`: latency as known, the rest is
+ * the rate. At least an eighth of the time counts as transfer, so that a
+ * latency that was measured too high does not make the rate infinite.
+ */
+static struct model_path path_from(struct model_path model, uint64_t bytes, uint64_t time)
 {
-    return a > b ? a - b : b - a;
+    uint64_t latency = time - time / 8;
+    latency = model.latency_ns < latency ? model.latency_ns : latency;
+    uint64_t rate = scale(bytes, 1000000000u, time - latency);
+    struct model_path path = {latency, rate < 1 ? 1 : rate > RATE_MOST ? RATE_MOST : rate};
+    return path;
 }
 
 /* A measurement far from the estimate: nothing happens until the next one says the same. */
-static bool feed_outlier(struct estimate *e, uint64_t measured, int side)
+static bool feed_outlier(struct estimate *e, struct model_path model, uint64_t bytes, uint64_t ratio, int side)
 {
     if (e->run != side) {
         e->run = (int8_t)side;
-        e->pending = measured;
+        e->pending = ratio;
         return false;
     }
-    uint64_t low = measured < e->pending ? measured : e->pending, high = measured ^ e->pending ^ low;
+    uint64_t low = ratio < e->pending ? ratio : e->pending, high = ratio < e->pending ? e->pending : ratio;
     if (high / 2 <= low)
-        e->slow = low + (high - low) / 2;
-    else /* they agree on the direction only: believe the smaller change */
-        e->slow = side > 0 ? low : high;
+        low += (high - low) / 2;
+    else if (side < 0) /* they agree on the direction only: believe the smaller change */
+        low = high;
+    uint64_t most = scale(e->path.rate, 4, 1), time = scale(model_time(e->path, bytes), low, BALANCE_ONE);
+    e->path = path_from(model, bytes, time);
+    if (e->path.rate > most && model.latency_ns > time / 2) /* mostly latency: noise could make the rate anything */
+        e->path.rate = most;
     e->count = 2;
     e->run = 0;
     e->lean = 0;
     return true;
 }
 
-bool estimate_feed(struct estimate *e, uint64_t measured)
+bool estimate_feed(struct estimate *e, struct model_path model, uint64_t bytes, uint64_t time)
 {
-    if (measured < SLOW_LEAST)
-        measured = SLOW_LEAST;
-    if (measured > SLOW_MOST)
-        measured = SLOW_MOST;
+    uint64_t ratio = scale(time, BALANCE_ONE, model_time(e->path, bytes));
     uint64_t limit = 4 * (uint64_t)e->deviation;
     limit = limit < LIMIT_LEAST ? LIMIT_LEAST : limit > LIMIT_MOST ? LIMIT_MOST : limit;
-    uint64_t high = scale(e->slow, BALANCE_ONE + limit, BALANCE_ONE);
-    uint64_t low = scale(e->slow, BALANCE_ONE, BALANCE_ONE + limit);
-    if (measured > high || measured < low)
-        return feed_outlier(e, measured, measured > high ? 1 : -1);
+    if (ratio > BALANCE_ONE + limit || ratio < scale(BALANCE_ONE, BALANCE_ONE, BALANCE_ONE + limit))
+        return feed_outlier(e, model, bytes, ratio, ratio > BALANCE_ONE ? 1 : -1);
     e->run = 0;
-    uint64_t off = scale(distance(measured, e->slow), BALANCE_ONE, e->slow);
-    int side = off <= LEAN_LIMIT ? 0 : measured > e->slow ? 1 : -1;
+    uint64_t off = ratio > BALANCE_ONE ? ratio - BALANCE_ONE : BALANCE_ONE - ratio;
+    int side = off <= LEAN_LIMIT ? 0 : ratio > BALANCE_ONE ? 1 : -1;
     e->lean = (int8_t)(side == 0 ? 0 : (e->lean > 0) == (side > 0) && e->lean ? e->lean + side : side);
     if (e->lean >= LEAN_RUN || e->lean <= -LEAN_RUN) { /* a change too small to be an outlier: forget faster */
         e->lean = 0;
@@ -79,10 +83,10 @@ bool estimate_feed(struct estimate *e, uint64_t measured)
     }
     if (e->count < ESTIMATE_MEMORY)
         e->count++;
-    if (measured > e->slow)
-        e->slow += (measured - e->slow) / e->count;
-    else
-        e->slow -= (e->slow - measured) / e->count;
+    /* The rate takes the whole ratio, though part of the time is latency: slower to settle there, but calm. */
+    uint64_t part = off / e->count;
+    uint64_t rate = scale(e->path.rate, BALANCE_ONE, ratio > BALANCE_ONE ? BALANCE_ONE + part : BALANCE_ONE - part);
+    e->path.rate = rate < 1 ? 1 : rate > RATE_MOST ? RATE_MOST : rate;
     e->deviation = (uint32_t)((15 * (uint64_t)e->deviation + off) / 16);
     return false;
 }
@@ -91,7 +95,7 @@ void arm_models(const struct arm *arm, const struct arm_context *c, struct model
 {
     memset(models, 0, BALANCE_PATHS * sizeof *models);
     for (int p = 0; p < c->npaths; p++)
-        models[p] = model_slowed(c->base[p], arm->estimate[p].slow);
+        models[p] = arm->estimate[p].path;
 }
 
 /* ------------------------------------------------------------- scores */
@@ -149,14 +153,19 @@ static uint32_t imbalance(const struct arm *arm, const struct balance_sample *sa
     return i > BALANCE_ONE ? BALANCE_ONE : (uint32_t)i;
 }
 
-/* Does the imbalance stay large over two windows without shrinking by a quarter? Then steps take over. */
+/*
+ * Does the imbalance stay large over two windows, in nearly every observation,
+ * without shrinking by a quarter? Then steps take over. A link that changes is
+ * out of balance for two or three observations only.
+ */
 static void watch_window(struct arm *arm, uint32_t now)
 {
     arm->window_sum += now;
+    arm->window_large += now > UNSETTLED;
     if (++arm->window < WINDOW)
         return;
-    uint32_t mean = arm->window_sum / WINDOW;
-    if (mean > UNSETTLED && arm->window_before > UNSETTLED && mean > arm->window_before / 4 * 3) {
+    uint32_t mean = arm->window_large >= WINDOW - 2 ? arm->window_sum / WINDOW : 0;
+    if (mean && arm->window_before && mean > arm->window_before / 4 * 3) {
         arm->step = STEP_FIRST;
         arm->step_age = 0;
         arm->slowest = arm->slowest_moved = -1;
@@ -164,7 +173,7 @@ static void watch_window(struct arm *arm, uint32_t now)
         mean = 0;
     }
     arm->window_before = mean;
-    arm->window = arm->window_sum = 0;
+    arm->window = arm->window_sum = arm->window_large = 0;
 }
 
 static int primary_of(const struct arm *arm)
@@ -240,20 +249,20 @@ void arm_balance(struct arm *arm, const struct arm_context *c, bool force)
     memcpy(arm->shares, shares, sizeof shares);
 }
 
-/* How slow path p was; 0: the sample does not say. */
-static uint64_t measure(const struct arm *arm, const struct arm_context *c, const struct balance_sample *sample, int p,
-                        wide carried)
+/* What path p did in one call, on the average; false: the sample does not say. */
+static bool measure(const struct arm *arm, const struct arm_context *c, const struct balance_sample *sample, int p,
+                    wide carried, uint64_t *bytes, uint64_t *time)
 {
     uint64_t calls = sample->calls ? sample->calls : 1;
     if (sample->bytes[p] && sample->busy_ns[p]) {
         /* Only the proportions of sample->bytes count: what a collective moves per byte of message is its affair. */
-        uint64_t part = (uint64_t)((wide)c->actual * sample->bytes[p] / carried);
-        return scale(sample->busy_ns[p] / calls, BALANCE_ONE, model_time(c->base[p], part));
+        *bytes = (uint64_t)((wide)c->actual * sample->bytes[p] / carried);
+        *time = sample->busy_ns[p] / calls;
+        return true;
     }
-    uint64_t expected = scale(c->actual, c->used[p], BALANCE_ONE);
-    if (expected < 4096) /* too little: rounding to whole elements or chunks may have left it nothing */
-        return 0;
-    return scale(arm->estimate[p].slow, 4, 1); /* others had to carry all of it */
+    *bytes = scale(c->actual, c->used[p], BALANCE_ONE);
+    *time = scale(model_time(arm->estimate[p].path, *bytes), 4, 1); /* others had to carry all of it */
+    return *bytes >= 4096; /* less may have been rounded away, to whole elements or chunks */
 }
 
 void arm_observe(struct arm *arm, const struct arm_context *c, const struct balance_sample *sample)
@@ -267,11 +276,11 @@ void arm_observe(struct arm *arm, const struct arm_context *c, const struct bala
         return;
     for (int p = 0; p < c->npaths; p++) {
         struct estimate *e = &arm->estimate[p];
-        uint64_t measured = measure(arm, c, sample, p, carried);
-        if (!measured)
+        uint64_t bytes, time;
+        if (!measure(arm, c, sample, p, carried, &bytes, &time))
             continue;
-        bool settled = e->count >= (p == c->probed ? 1 : SETTLED);
-        bool jumped = estimate_feed(e, measured);
+        bool settled = e->count >= SETTLED || p == c->probed;
+        bool jumped = estimate_feed(e, c->base[p], bytes, time);
         if (jumped && settled)
             arm->changed |= (uint16_t)(1u << p);
         if (arm->shares[p] && p != c->probed) {

@@ -16,17 +16,22 @@
 
 #include "balance/internal.h"
 
-#define TRIAL_FIRST 3                             /* scores of either before anything is decided */
-#define TRIAL_LONGEST 28                          /* observations */
-#define CLEAR (BALANCE_ONE / 8)                   /* a difference that three scores of either decide */
-#define HOPELESS (BALANCE_ONE / 4)                /* a difference that two scores of the challenger decide */
+#define TRIAL_FIRST 3 /* scores of either before anything is decided */
+#define TRIAL_SOME 6
+#define TRIAL_LONGEST 40            /* observations */
+#define CLEAR (BALANCE_ONE / 8)     /* slower by this after three scores of either: lost; by half of it after six */
+#define WIN_EARLY (BALANCE_ONE / 5) /* faster by this after three scores of either: won; by half of it after six */
+#define HOPELESS (BALANCE_ONE / 4)  /* a difference that two scores of the challenger decide */
 #define CONTESTED (BALANCE_ONE + BALANCE_ONE / 2) /* slower than this times the incumbent by the model: not tried */
 #define RETRY 64                                  /* observations until a loser is tried again, doubled by each loss */
 #define RETRY_DOUBLINGS 4
 #define QUIET 12       /* observations between two trials */
 #define COST_SHARE 128 /* exploring costs at most about 1/COST_SHARE of the time */
 #define RESET_EVERY 32
-#define SPLIT_MARGIN (BALANCE_ONE / 33) /* a set of more paths must be faster by this */
+#define LEARNING 64                     /* observations in which trials follow each other without a pause */
+#define MARGIN (BALANCE_ONE / 66)       /* the least by which a challenger must be faster on the whole */
+#define MARGIN (BALANCE_ONE / 66)       /* the least by which a challenger must be faster on the whole */
+#define SPLIT_MARGIN (BALANCE_ONE / 33) /* the same for one of more paths */
 #define PROBE_FIRST 4                   /* observations until a path that was just dropped is looked at again */
 #define PROBE_DOUBLINGS 3
 
@@ -48,7 +53,7 @@ static struct arm_context context_of(const struct entry *e, int npaths, const st
                             .settings = settings,
                             .npaths = npaths,
                             .split = bucket_splits(e->key.bucket, settings),
-                            .bytes = model_bucket_bytes(e->key.bucket),
+                            .bytes = e->bytes,
                             .probed = e->probed,
                             .used = e->shares};
     c.actual = c.bytes;
@@ -70,8 +75,8 @@ static int arm_find(const struct entry *e, uint16_t mask)
     return -1;
 }
 
-/* The arm of `mask`, made if need be: its paths start as slow as `like` (may be NULL) has seen them, or as alone. */
-static int arm_make(struct entry *e, const struct arm_context *c, uint16_t mask, const struct arm *like)
+/* The arm of `mask`, made if need be: where the incumbent has seen a path beside others, it starts from that. */
+static int arm_make(struct entry *e, const struct arm_context *c, uint16_t mask)
 {
     int at = arm_find(e, mask);
     if (at >= 0)
@@ -84,23 +89,25 @@ static int arm_make(struct entry *e, const struct arm_context *c, uint16_t mask,
                 at = i;
     }
     struct arm *arm = &e->arms[at];
+    const struct arm *now = &e->arms[e->incumbent];
     memset(arm, 0, sizeof *arm);
     arm->mask = mask;
     arm->slowest = arm->slowest_moved = -1;
+    bool together = now != arm && (mask & (mask - 1));
     for (int p = 0; p < BALANCE_PATHS; p++)
-        estimate_reset(&arm->estimate[p], like ? like->estimate[p].slow : e->alone[p]);
+        estimate_reset(&arm->estimate[p], together && now->estimate[p].count ? now->estimate[p].path : e->alone[p]);
     arm_balance(arm, c, true);
     return at;
 }
 
-/* How slow path p is by itself, by the best evidence there is. */
-static uint64_t alone_slowness(const struct entry *e, int p)
+/* Path p by itself, by the best evidence there is. */
+static struct model_path path_alone(const struct entry *e, int p)
 {
     int own = arm_find(e, (uint16_t)(1u << p));
     if (own >= 0 && e->arms[own].estimate[p].count)
-        return e->arms[own].estimate[p].slow;
+        return e->arms[own].estimate[p].path;
     const struct estimate *in_use = &e->arms[e->incumbent].estimate[p];
-    return in_use->count && in_use->slow < e->alone[p] ? in_use->slow : e->alone[p];
+    return in_use->count && in_use->path.rate > e->alone[p].rate ? in_use->path : e->alone[p];
 }
 
 /* ---------------------------------------------------------- candidates */
@@ -109,11 +116,10 @@ struct candidates {
     uint64_t present; /* the incumbent's time, measured */
     uint16_t best_mask;
     uint64_t best_time; /* predicted */
-    bool best_inherits;
 };
 
 /* Keeps the candidate if it may be tried now and is the most promising so far. */
-static void consider(const struct entry *e, struct candidates *found, uint16_t mask, uint64_t predicted, bool inherits)
+static void consider(const struct entry *e, struct candidates *found, uint16_t mask, uint64_t predicted)
 {
     const struct arm *now = &e->arms[e->incumbent];
     if (mask == now->mask || mask == model_active(now->shares))
@@ -129,7 +135,6 @@ static void consider(const struct entry *e, struct candidates *found, uint16_t m
         return;
     found->best_mask = mask;
     found->best_time = predicted;
-    found->best_inherits = inherits;
 }
 
 /*
@@ -145,7 +150,7 @@ static void consider_without(const struct entry *e, const struct arm_context *c,
         return;
     for (int p = 0; p < c->npaths; p++)
         if ((active & 1u << p) &&
-            now->estimate[p].slow > scale(alone_slowness(e, p), BALANCE_ONE + BALANCE_ONE / 4, BALANCE_ONE))
+            alone[p].rate > scale(now->estimate[p].path.rate, BALANCE_ONE + BALANCE_ONE / 4, BALANCE_ONE))
             slowed |= (uint16_t)(1u << p);
     if (bits(slowed) < 2)
         return;
@@ -157,7 +162,7 @@ static void consider_without(const struct entry *e, const struct arm_context *c,
         model_solve(alone, mask, mask, true, c->bytes, c->settings, shares);
         uint64_t t = model_split_time(alone, shares, c->bytes);
         if (scale(t, BALANCE_ONE + SPLIT_MARGIN, BALANCE_ONE) < found->present)
-            consider(e, found, mask, t, true);
+            consider(e, found, mask, t);
     }
 }
 
@@ -166,7 +171,7 @@ static struct candidates find_candidate(const struct entry *e, const struct arm_
     struct candidates found = {0};
     struct model_path alone[BALANCE_PATHS] = {{0, 0}};
     for (int p = 0; p < c->npaths; p++)
-        alone[p] = model_slowed(e->base[p], alone_slowness(e, p));
+        alone[p] = path_alone(e, p);
     const struct arm *now = &e->arms[e->incumbent];
     found.present = scale(model_time(e->base[e->reference], c->bytes), arm_mean(now), BALANCE_ONE);
     uint64_t limit = scale(found.present, CONTESTED, BALANCE_ONE);
@@ -176,15 +181,20 @@ static struct candidates find_candidate(const struct entry *e, const struct arm_
         rest &= (uint16_t) ~(1u << p);
         uint64_t t = model_time(alone[p], c->bytes);
         if (t < limit)
-            consider(e, &found, (uint16_t)(1u << p), t, false);
+            consider(e, &found, (uint16_t)(1u << p), t);
     }
     if (!c->split)
         return found;
+    struct model_path together[BALANCE_PATHS];
+    memcpy(together, alone, sizeof together);
+    for (int p = 0; p < c->npaths; p++)
+        if (now->estimate[p].count)
+            together[p] = now->estimate[p].path;
     uint32_t shares[BALANCE_PATHS];
-    uint16_t mask = model_solve(alone, e->key.allowed, 0, true, c->bytes, c->settings, shares);
-    uint64_t t = model_split_time(alone, shares, c->bytes);
+    uint16_t mask = model_solve(together, e->key.allowed, 0, true, c->bytes, c->settings, shares);
+    uint64_t t = model_split_time(together, shares, c->bytes);
     if (bits(mask) > 1 && (mask & ~now->mask) && scale(t, BALANCE_ONE + SPLIT_MARGIN, BALANCE_ONE) < found.present)
-        consider(e, &found, mask, t, false);
+        consider(e, &found, mask, t);
     consider_without(e, c, &found, alone);
     return found;
 }
@@ -198,9 +208,13 @@ static void trial_start(struct entry *e, const struct arm_context *c)
     struct candidates found = find_candidate(e, c);
     if (!found.best_mask)
         return;
-    int at = arm_make(e, c, found.best_mask, found.best_inherits ? incumbent(e) : NULL);
-    e->challenger = at;
+    int at = arm_make(e, c, found.best_mask);
     e->arms[at].tried = true;
+    if (model_active(e->arms[at].shares) == model_active(incumbent(e)->shares)) { /* nothing to compare */
+        e->arms[at].due = e->now + RETRY;
+        return;
+    }
+    e->challenger = at;
     arm_forget_scores(&e->arms[at]);
     e->running = at;
     e->trial_start = e->now;
@@ -218,7 +232,8 @@ static void trial_end(struct entry *e, const struct arm_context *c, bool won, bo
     e->challenger = -1;
     e->running = e->incumbent;
     uint64_t cost = scale(e->trial_excess, COST_SHARE, BALANCE_ONE);
-    e->quiet_until = e->now + (won || cost < QUIET ? QUIET : cost);
+    bool learning = e->now < LEARNING; /* the first trials may cost what they cost */
+    e->quiet_until = e->now + (learning ? TRIAL_FIRST : won || cost < QUIET ? QUIET : cost);
     if (e->probe_due < e->now + PROBE_FIRST)
         e->probe_due = e->now + PROBE_FIRST;
     arm_balance(incumbent(e), c, false);
@@ -242,16 +257,14 @@ static void trial_continue(struct entry *e, const struct arm_context *c)
         return;
     }
     if (n_new >= TRIAL_FIRST && n_old >= TRIAL_FIRST) {
-        uint32_t margin = n_new >= BALANCE_SCORES && n_old >= BALANCE_SCORES ? 0 : CLEAR;
-        uint32_t to_win = margin;
-        if (margin == 0 && bits(new->mask) > bits(old->mask))
-            to_win = SPLIT_MARGIN;
-        if (scale(mean_new, BALANCE_ONE + to_win, BALANCE_ONE) < mean_old) {
-            trial_end(e, c, true, false);
-            return;
-        }
-        if (margin == 0 || mean_new > scale(mean_old, BALANCE_ONE + margin, BALANCE_ONE)) {
-            trial_end(e, c, false, false);
+        bool complete = n_new >= BALANCE_SCORES && n_old >= BALANCE_SCORES, some = n_new >= TRIAL_SOME;
+        uint32_t clear = some ? CLEAR / 2 : CLEAR;
+        uint32_t to_win = bits(new->mask) > bits(old->mask) ? SPLIT_MARGIN : MARGIN;
+        if (!complete)
+            to_win = some ? WIN_EARLY / 2 : WIN_EARLY;
+        bool won = scale(mean_new, BALANCE_ONE + to_win, BALANCE_ONE) < mean_old;
+        if (won || complete || mean_new > scale(mean_old, BALANCE_ONE + clear, BALANCE_ONE)) {
+            trial_end(e, c, won, false);
             return;
         }
     }
@@ -262,25 +275,35 @@ static void trial_continue(struct entry *e, const struct arm_context *c)
     e->running = e->running == e->challenger ? e->incumbent : e->challenger;
 }
 
+static uint64_t rescaled(uint64_t rate, uint64_t is, uint64_t was)
+{
+    uint64_t r = scale(rate, is, was);
+    return r < 1 ? 1 : r > 1000000000000000u ? 1000000000000000u : r;
+}
+
 /* Links of `changed` are not what they were: what other arms know of them is scaled, and old verdicts are void. */
 static void links_changed(struct entry *e, const struct arm_context *c, struct arm *seen, uint16_t changed,
-                          const uint64_t before[BALANCE_PATHS])
+                          const struct model_path before[BALANCE_PATHS])
 {
+    bool in_use = changed & model_active(seen->shares); /* or only a probe said so */
     for (int p = 0; p < c->npaths; p++) {
-        if (!(changed & 1u << p) || !before[p])
+        if (!(changed & 1u << p))
             continue;
-        uint64_t after = seen->estimate[p].slow;
-        e->alone[p] = scale(e->alone[p], after, before[p]);
-        for (int i = 0; i < e->narms; i++)
+        uint64_t was = before[p].rate, is = seen->estimate[p].path.rate;
+        e->alone[p].rate = rescaled(e->alone[p].rate, is, was);
+        for (int i = 0; i < e->narms; i++) {
+            struct model_path path = e->arms[i].estimate[p].path;
+            path.rate = rescaled(path.rate, is, was);
             if (&e->arms[i] != seen)
-                estimate_reset(&e->arms[i].estimate[p], scale(e->arms[i].estimate[p].slow, after, before[p]));
+                estimate_reset(&e->arms[i].estimate[p], path);
+        }
     }
     bool again = e->now >= e->reset_at + RESET_EVERY || e->reset_at == 0;
     if (again)
         e->reset_at = e->now;
     for (int i = 0; i < e->narms; i++) {
         struct arm *arm = &e->arms[i];
-        if (arm == seen)
+        if (arm == seen || (!in_use && !(arm->mask & changed)))
             continue;
         arm_forget_scores(arm);
         arm_balance(arm, c, true);
@@ -295,23 +318,28 @@ static void links_changed(struct entry *e, const struct arm_context *c, struct a
         e->challenger = -1;
         e->running = e->incumbent;
     }
-    if (again && e->quiet_until > e->now + QUIET)
+    if (again && in_use && e->quiet_until > e->now + QUIET)
         e->quiet_until = e->now + QUIET;
 }
 
 /* -------------------------------------------------------------- probes */
 
-/* The share at which path p should be done in half the time of the others, within the setting. */
+/*
+ * The share at which path p should be done in half the time of the others: it
+ * costs nothing if the path is what it was, and shows if it is faster. A path
+ * of long latency needs more than the setting says to show anything.
+ */
 static uint32_t probe_share(const struct entry *e, const struct arm_context *c, int p, uint64_t present)
 {
-    const struct arm *now = &e->arms[e->incumbent];
-    struct model_path m = model_slowed(c->base[p], now->estimate[p].slow);
+    struct model_path m = e->arms[e->incumbent].estimate[p].path;
     uint64_t half = present / 2, room = half > m.latency_ns ? half - m.latency_ns : 0;
-    uint64_t bytes = (uint64_t)((wide)m.rate * room / 1000000000u);
+    uint64_t bytes = scale(m.rate, room, 1000000000u);
     if (bytes < 4096)
         bytes = 4096;
-    uint64_t share = scale(bytes, BALANCE_ONE, c->bytes);
-    return share < c->settings->probe_share ? (uint32_t)(share ? share : 1) : c->settings->probe_share;
+    uint64_t share = scale(bytes, BALANCE_ONE, c->bytes), most = c->settings->probe_share;
+    if (m.latency_ns > present / 8)
+        most = most * 4 < BALANCE_ONE / 2 ? most * 4 : BALANCE_ONE / 2;
+    return (uint32_t)(share < 1 ? 1 : share > most ? most : share);
 }
 
 static void probe_start(struct entry *e, const struct arm_context *c)
@@ -371,14 +399,18 @@ static void put_shares(struct entry *e, const struct arm_context *c)
     model_normalise(weights, e->shares);
 }
 
-/* Slowness that makes given shares the ones at which the paths finish together, around the model's own time. */
+/* Rates that make given shares the ones at which the paths finish together, in about the model's own time. */
 static void estimates_from_shares(struct arm *arm, const struct arm_context *c, const uint32_t *shares)
 {
     uint64_t time = model_split_time(c->base, shares, c->bytes);
-    for (int p = 0; p < c->npaths; p++)
-        if (shares[p])
-            estimate_reset(&arm->estimate[p],
-                           scale(time, BALANCE_ONE, model_time(c->base[p], scale(c->bytes, shares[p], BALANCE_ONE))));
+    for (int p = 0; p < c->npaths; p++) {
+        uint64_t bytes = scale(c->bytes, shares[p], BALANCE_ONE);
+        if (!bytes || time <= c->base[p].latency_ns)
+            continue;
+        struct model_path path = {c->base[p].latency_ns, scale(bytes, 1000000000u, time - c->base[p].latency_ns)};
+        path.rate = path.rate ? path.rate : 1;
+        estimate_reset(&arm->estimate[p], path);
+    }
 }
 
 void entry_start(struct entry *e, int npaths, const struct model_path *base, const struct balance_settings *settings,
@@ -386,21 +418,23 @@ void entry_start(struct entry *e, int npaths, const struct model_path *base, con
 {
     memcpy(e->base, base, sizeof e->base);
     for (int p = 0; p < BALANCE_PATHS; p++)
-        e->alone[p] = BALANCE_ONE;
+        e->alone[p] = base[p];
     e->narms = 0;
     e->challenger = e->probed = -1;
     e->now = e->trial_start = e->trial_excess = e->reset_at = e->probe_excess = 0;
     e->probe_last = npaths - 1;
     e->probe_repeats = 0;
-    e->probe_wait = e->probe_due = settings->probe_interval;
+    e->probe_wait = PROBE_FIRST;
+    e->probe_due = shares ? settings->probe_interval : PROBE_FIRST;
     e->quiet_until = shares ? settings->probe_interval : 0;
     e->incumbent = e->running = 0;
+    e->bytes = model_bucket_bytes(e->key.bucket);
     struct arm_context c = context_of(e, npaths, settings);
     e->reference = model_best(base, e->key.allowed, c.bytes);
     uint32_t model[BALANCE_PATHS];
     uint16_t mask =
         shares ? model_active(shares) : model_solve(base, e->key.allowed, 0, c.split, c.bytes, settings, model);
-    arm_make(e, &c, mask, NULL);
+    arm_make(e, &c, mask);
     e->arms[0].tried = true;
     if (shares) {
         estimates_from_shares(&e->arms[0], &c, shares);
@@ -421,14 +455,23 @@ static uint64_t score_of(const struct entry *e, const struct balance_sample *sam
 void entry_observe(struct entry *e, int npaths, const struct balance_settings *settings, uint64_t bytes,
                    const struct balance_sample *sample)
 {
+    if (balance_bucket(bytes) != e->key.bucket) /* a caller's error, but no reason to spoil the entry */
+        bytes = e->bytes;
+    if (e->now++ == 0)
+        e->bytes = bytes;
+    else if (bytes > e->bytes)
+        e->bytes += (bytes - e->bytes + 3) / 4;
+    else
+        e->bytes -= (e->bytes - bytes + 3) / 4;
     struct arm_context c = context_of(e, npaths, settings);
     c.actual = bytes;
-    e->now++;
     struct arm *arm = &e->arms[e->running];
-    uint64_t before[BALANCE_PATHS];
+    struct model_path before[BALANCE_PATHS];
     for (int p = 0; p < BALANCE_PATHS; p++)
-        before[p] = arm->estimate[p].slow;
+        before[p] = arm->estimate[p].path;
     uint16_t had = model_active(arm->shares);
+    int probed = e->probed;
+    bool calibrates = probed >= 0 && arm->estimate[probed].count == 0;
     arm_observe(arm, &c, sample);
     uint64_t score = score_of(e, sample, bytes);
     uint16_t lost = (uint16_t)(had & ~model_active(arm->shares));
@@ -441,7 +484,9 @@ void entry_observe(struct entry *e, int npaths, const struct balance_settings *s
     else if (e->probed < 0)
         arm_score(arm, score);
     if (e->probed >= 0)
-        probe_continue(e, &c, score, arm->changed & 1u << e->probed || arm->shares[e->probed]);
+        probe_continue(e, &c, score, arm->changed & 1u << probed || arm->shares[probed]);
+    if (calibrates && arm->estimate[probed].path.rate <= e->alone[probed].rate)
+        arm->changed &= (uint16_t) ~(1u << probed); /* slower beside others than alone: that may well be */
     if (arm->changed)
         links_changed(e, &c, arm, arm->changed, before);
     if (e->challenger >= 0)

@@ -17,7 +17,7 @@
 __extension__ typedef unsigned __int128 wide;
 
 #define BALANCE_ARMS 6
-#define BALANCE_SCORES 8
+#define BALANCE_SCORES 12
 #define BALANCE_NEVER UINT64_MAX
 
 /* A path as the model sees it. */
@@ -30,9 +30,6 @@ struct model_path {
 
 /* What is known of a path, bounded; `nominal` bytes per microsecond stand for an unknown rate. */
 struct model_path model_from(const struct balance_path *path, uint64_t nominal);
-
-/* The path when it is `slow` / BALANCE_ONE times as slow: latency and transfer alike. */
-struct model_path model_slowed(struct model_path path, uint64_t slow);
 
 /* latency + bytes / rate, in nanoseconds; at most INT64_MAX. */
 uint64_t model_time(struct model_path path, uint64_t bytes);
@@ -54,7 +51,7 @@ uint16_t model_solve(const struct model_path *paths, uint16_t mask, uint16_t hel
 /* Scales `weights` to integers that sum to BALANCE_ONE; false if all are 0. */
 bool model_normalise(const wide weights[BALANCE_PATHS], uint32_t shares[BALANCE_PATHS]);
 
-/* The size that stands for a bucket: the middle of its range. */
+/* The size that stands for a bucket that no message was seen of: its smallest, as most sizes are powers of two. */
 uint64_t model_bucket_bytes(unsigned bucket);
 
 uint16_t model_active(const uint32_t shares[BALANCE_PATHS]);
@@ -68,16 +65,15 @@ static inline uint64_t scale(uint64_t value, uint64_t by, uint64_t over)
 /* ------------------------------------------------------------- adapt.c */
 
 /*
- * How many times (in 1/BALANCE_ONE) as slow as its model a path is. Scaling
- * the whole time, latency included, instead of the rate alone keeps the noise
- * of a latency-bound call from blowing up, and has the same fixed point: the
- * shares at which the paths finish together.
+ * What samples say of a path. A measurement is compared as a whole, as time
+ * over predicted time: that ratio has the link's own noise, whereas the rate,
+ * time less latency, of a latency-bound call would have many times it.
  */
 struct estimate {
-    uint64_t slow;
-    uint64_t pending;   /* the last measurement, while it is one that nothing has confirmed */
-    uint32_t deviation; /* mean distance of a measurement from the estimate, 1/BALANCE_ONE */
-    uint16_t count;     /* measurements behind `slow`, up to ESTIMATE_MEMORY; 0: it is the model's word only */
+    struct model_path path;
+    uint64_t pending;   /* the last ratio (1/BALANCE_ONE), while it is one that nothing has confirmed */
+    uint32_t deviation; /* mean distance of the ratio from 1, 1/BALANCE_ONE */
+    uint16_t count;     /* measurements behind `path`, up to ESTIMATE_MEMORY; 0: it is the model's word only */
     int8_t run;         /* side of the pending measurement: +1 slower, -1 faster, 0 none */
     int8_t lean;        /* successive measurements clearly on one side, signed */
 };
@@ -96,7 +92,7 @@ struct arm {
     uint64_t due;                   /* observation from which it may be tried (again) */
     uint32_t losses;
     /* the step rule, when the rate model does not settle */
-    uint32_t window, window_sum, window_before;
+    uint32_t window, window_large, window_sum, window_before;
     uint32_t step; /* 0: the rate model is in charge */
     uint32_t step_age, step_periods;
     int8_t slowest, slowest_moved;
@@ -108,16 +104,16 @@ struct arm_context {
     const struct balance_settings *settings;
     int npaths;
     bool split;      /* may the bucket be split at all */
-    uint64_t bytes;  /* stands for the bucket */
+    uint64_t bytes;  /* of the messages of this key, on the whole */
     uint64_t actual; /* of the message observed */
     int probed;      /* the path that had a probe share, or -1 */
     const uint32_t *used;
 };
 
-void estimate_reset(struct estimate *e, uint64_t slow);
+void estimate_reset(struct estimate *e, struct model_path path);
 
-/* Takes one measurement. True if the estimate jumped to a new level. */
-bool estimate_feed(struct estimate *e, uint64_t measured);
+/* Takes one measurement: the path, known as `model`, took `time` ns for `bytes`. True if the estimate jumped. */
+bool estimate_feed(struct estimate *e, struct model_path model, uint64_t bytes, uint64_t time);
 
 /* Takes a sample that was made with this arm in use, and moves its estimates and shares. */
 void arm_observe(struct arm *arm, const struct arm_context *c, const struct balance_sample *sample);
@@ -145,9 +141,10 @@ struct entry {
     uint16_t next;  /* in the chain of the hash table: index + 1, 0 ends it */
     uint64_t stamp; /* when it was last observed or set, for eviction */
     struct balance_key key;
-    struct model_path base[BALANCE_PATHS]; /* as known when the entry was made */
-    uint64_t alone[BALANCE_PATHS];         /* slowness of a path by itself, 1/BALANCE_ONE */
-    int reference;                         /* scores are relative to this path's time by the model */
+    struct model_path base[BALANCE_PATHS];  /* as known when the entry was made */
+    struct model_path alone[BALANCE_PATHS]; /* a path by itself: as known, times what changes were seen since */
+    uint64_t bytes;                         /* mean size of the messages observed */
+    int reference;                          /* scores are relative to this path's time by the model */
     struct arm arms[BALANCE_ARMS];
     int narms;
     int incumbent, challenger, running; /* challenger -1: no trial */

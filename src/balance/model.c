@@ -27,13 +27,6 @@ struct model_path model_from(const struct balance_path *path, uint64_t nominal)
     return m;
 }
 
-struct model_path model_slowed(struct model_path path, uint64_t slow)
-{
-    uint64_t rate = scale(path.rate, BALANCE_ONE, slow);
-    struct model_path m = {scale(path.latency_ns, slow, BALANCE_ONE), rate ? rate : 1};
-    return m;
-}
-
 uint64_t model_time(struct model_path path, uint64_t bytes)
 {
     return clamp_time(path.latency_ns + (wide)bytes * NANOSECONDS / path.rate);
@@ -73,8 +66,7 @@ uint64_t model_bucket_bytes(unsigned bucket)
         return 0;
     if (bucket > 56)
         return BYTES_LIMIT;
-    uint64_t low = 1ull << (bucket - 1);
-    return low + low / 2;
+    return 1ull << (bucket - 1);
 }
 
 uint16_t model_active(const uint32_t shares[BALANCE_PATHS])

@@ -90,6 +90,8 @@ polypath_result_t guard_start(struct guard *guard, void (*undo)(const char *cont
         guardian(ends[0], undo, context);
     }
     close(ends[0]);
+    /* Tools that we run keep it open too: a tool that outlives us must be done before anything is undone. */
+    fcntl(ends[1], F_SETFD, 0);
     guard->pid = pid;
     guard->fd = ends[1];
     return POLYPATH_SUCCESS;

@@ -12,7 +12,7 @@
 
 struct guard {
     pid_t pid; /* of the guardian */
-    int fd;    /* the launcher's end of the pipe, close-on-exec */
+    int fd;    /* the launcher's end of the pipe; what is to outlive the launcher must close it */
 };
 
 /*

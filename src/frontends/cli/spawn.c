@@ -53,6 +53,7 @@ static _Noreturn void become(const struct spawn *spawn, pid_t launcher, int comp
     if (getppid() != launcher) /* it died before that took effect */
         _exit(126);
     guard_watch(spawn->guard, getpid());
+    fcntl(spawn->guard, F_SETFD, FD_CLOEXEC);
     /* Dispositions that the launcher changed for itself; ignored ones (nohup) were left alone. */
     signal(SIGPIPE, SIG_DFL);
     signal(SIGTTIN, SIG_DFL);

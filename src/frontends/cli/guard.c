@@ -4,9 +4,12 @@
  */
 #include "frontends/cli/guard.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -15,38 +18,123 @@
 
 #include "system/error.h"
 
-#define DISMISSED ((pid_t)0) /* the message "all is well"; any other is a process group */
+/*
+ * Messages are one number each: a process group, 0 for "all is well", or minus
+ * the length of a mark that follows in the same write.
+ */
+#define DISMISSED ((pid_t)0)
+#define MARK_MAX 1024
 
-/* Reads groups until the launcher is dead (false) or has dismissed us (true). */
-static bool listen_to_launcher(int fd, pid_t **groups, size_t *count)
+#define GUARDIAN_NAME "polypath-guard" /* 15 characters at most */
+
+/* What the launcher has told. */
+struct watched {
+    pid_t *groups;
+    size_t count, room;
+    char mark[MARK_MAX];
+    size_t mark_bytes;
+};
+
+static void add_group(struct watched *watched, pid_t group)
 {
-    size_t room = 0;
-    for (;;) {
-        pid_t message;
-        ssize_t got = read(fd, &message, sizeof message); /* written in one piece, so read in one piece */
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got != sizeof message)
-            return false;
+    if (watched->count == watched->room) {
+        size_t room = watched->room ? 2 * watched->room : 64;
+        pid_t *grown = realloc(watched->groups, room * sizeof *grown);
+        if (!grown)
+            return; /* the mark still finds its processes */
+        watched->groups = grown;
+        watched->room = room;
+    }
+    watched->groups[watched->count++] = group;
+}
+
+static ssize_t read_again(int fd, void *bytes, size_t count)
+{
+    ssize_t got;
+    while ((got = read(fd, bytes, count)) < 0 && errno == EINTR)
+        ;
+    return got;
+}
+
+/* Listens until the launcher is dead (false) or has dismissed us (true). */
+static bool listen_to_launcher(int fd, struct watched *watched)
+{
+    pid_t message;
+    while (read_again(fd, &message, sizeof message) == sizeof message) { /* written in one piece, so read in one */
         if (message == DISMISSED)
             return true;
-        if (*count == room) {
-            size_t more = room ? 2 * room : 64;
-            pid_t *grown = realloc(*groups, more * sizeof **groups);
-            if (!grown) { /* ranks themselves die with the launcher; only what they started would be missed */
-                continue;
-            }
-            *groups = grown;
-            room = more;
+        if (message > 0) {
+            add_group(watched, message);
+            continue;
         }
-        (*groups)[(*count)++] = message;
+        size_t bytes = (size_t)-message;
+        if (bytes > MARK_MAX || read_again(fd, watched->mark, bytes) != (ssize_t)bytes)
+            return false;
+        watched->mark_bytes = bytes;
+    }
+    return false;
+}
+
+/* Whether the process was started with the marked variable in its environment (mark_bytes counts the closing 0). */
+static bool is_marked(const struct watched *watched, const char *pid)
+{
+    static char environment[1 << 20];
+    char path[300];
+    snprintf(path, sizeof path, "/proc/%s/environ", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t used = 1; /* environment[0] stays 0: every variable has one in front and one behind */
+    ssize_t got;
+    while (fd >= 0 && (got = read_again(fd, environment + used, sizeof environment - used)) > 0)
+        used += (size_t)got;
+    if (fd >= 0)
+        close(fd);
+    char *found = environment;
+    while ((found = memmem(found, used - (size_t)(found - environment), watched->mark, watched->mark_bytes))) {
+        if (found > environment && found[-1] == '\0')
+            return true;
+        found++;
+    }
+    return false;
+}
+
+bool guard_is_guardian(pid_t pid)
+{
+    char path[48], name[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t got = read_again(fd, name, sizeof name - 1);
+    close(fd);
+    return got > 0 && !strcmp(name, GUARDIAN_NAME "\n");
+}
+
+static void kill_marked(const struct watched *watched)
+{
+    /* More than once: what is found may just be starting another. */
+    for (int round = 0, found = 1; watched->mark_bytes && found && round < 100; round++) {
+        DIR *processes = opendir("/proc");
+        found = 0;
+        for (struct dirent *entry; processes && (entry = readdir(processes));) {
+            pid_t pid = (pid_t)atoi(entry->d_name);
+            /* A launcher that a rank ran has a guardian of its own, which must do its work. */
+            if (!isdigit((unsigned char)entry->d_name[0]) || !is_marked(watched, entry->d_name) ||
+                guard_is_guardian(pid))
+                continue;
+            found = 1;
+            kill(pid, SIGKILL);
+        }
+        if (processes)
+            closedir(processes);
+        if (found)
+            usleep(1000);
     }
 }
 
 static _Noreturn void guardian(int fd, void (*undo)(const char *context), const char *context)
 {
     setsid();
-    prctl(PR_SET_NAME, "polypath-guard");
+    prctl(PR_SET_NAME, GUARDIAN_NAME);
     sigset_t all;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
@@ -60,16 +148,16 @@ static _Noreturn void guardian(int fd, void (*undo)(const char *context), const 
     close_range(4, ~0u, 0);
     if (chdir("/"))
         _exit(1);
-    pid_t *groups = NULL;
-    size_t count = 0;
-    bool dismissed = listen_to_launcher(3, &groups, &count);
+    struct watched watched = {0};
+    bool dismissed = listen_to_launcher(3, &watched);
     if (!dismissed) {
-        for (size_t i = 0; i < count; i++)
-            kill(-groups[i], SIGKILL);
+        for (size_t i = 0; i < watched.count; i++)
+            kill(-watched.groups[i], SIGKILL);
+        kill_marked(&watched);
         if (undo)
             undo(context);
     }
-    free(groups);
+    free(watched.groups);
     _exit(0);
 }
 
@@ -100,6 +188,19 @@ polypath_result_t guard_start(struct guard *guard, void (*undo)(const char *cont
 void guard_watch(int fd, pid_t group)
 {
     while (write(fd, &group, sizeof group) < 0 && errno == EINTR)
+        ;
+}
+
+void guard_mark(const struct guard *guard, const char *variable)
+{
+    char message[sizeof(pid_t) + MARK_MAX];
+    size_t bytes = strlen(variable) + 1;
+    pid_t head = -(pid_t)bytes;
+    if (bytes > MARK_MAX)
+        return;
+    memcpy(message, &head, sizeof head);
+    memcpy(message + sizeof head, variable, bytes);
+    while (write(guard->fd, message, sizeof head + bytes) < 0 && errno == EINTR)
         ;
 }
 

@@ -139,10 +139,11 @@ static error_t parse_set(int key, char *arg, struct argp_state *state)
 static int find_link(const struct lab *lab, const char *name)
 {
     char names[LAB_LINKS_MAX * (IF_NAMESIZE + 2) + 1] = "";
+    size_t used = 0;
     for (int i = 0; i < lab->link_count; i++) {
         if (!strcmp(lab->links[i].name, name))
             return i;
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", lab->links[i].name);
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%.15s", i ? ", " : "", lab->links[i].name);
     }
     error_set(POLYPATH_ERROR_USAGE, "lab '%s' has no link '%s', but %s", lab->name, name, names);
     return -1;

@@ -162,7 +162,7 @@ static polypath_result_t set_loss(const char *namespace, const struct lab_link *
 /* The name of the switch's end of a host's veth. */
 static const char *port_name(char name[IF_NAMESIZE], int link, int host)
 {
-    snprintf(name, IF_NAMESIZE, "l%dh%d", link, host);
+    snprintf(name, IF_NAMESIZE, "l%uh%u", (unsigned)link % 1000, (unsigned)host % 1000); /* both are small */
     return name;
 }
 

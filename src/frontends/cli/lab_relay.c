@@ -455,8 +455,9 @@ static _Noreturn void become_relay(int answer, const char *lab, int index)
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    char *const nothing[] = {NULL}; /* marks in the environment must not tie it to whoever runs `lab up' */
     if (!chdir("/"))
-        execl("/proc/self/exe", "polypath", "lab", "relay", "--lab", lab, "--index", number, (char *)NULL);
+        execle("/proc/self/exe", "polypath", "lab", "relay", "--lab", lab, "--index", number, (char *)NULL, nothing);
     dprintf(1, "cannot start the relay: %s\n", strerror(errno));
     _exit(1);
 }

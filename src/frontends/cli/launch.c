@@ -409,7 +409,7 @@ static int end_orphans(struct loop *loop, bool kill_them)
         if (known)
             continue;
         count++;
-        if (kill_them)
+        if (kill_them && !guard_is_guardian(pid)) /* that of a launcher which a rank ran is waited for */
             kill(pid, SIGKILL);
         waitpid(pid, NULL, WNOHANG);
     }
@@ -594,6 +594,9 @@ int launch_run(struct launch *launch, const struct launch_place *places, const c
         return CLI_FAILURE;
     }
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    char mark[VARIABLE_BYTES];
+    snprintf(mark, sizeof mark, "POLYPATH_UNIQUE_ID=%s", id);
+    guard_mark(&launch->guard, mark);
     if (options->timeout_s > 0)
         loop.timeout_deadline = clock_now_ns() + (uint64_t)(options->timeout_s * 1e9);
     for (int r = 0; r < options->size && !loop.status; r++)

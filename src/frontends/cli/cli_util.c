@@ -150,7 +150,7 @@ uint64_t cli_now_ns(void)
 
 /* ----------------------------------------------------------------- terminal */
 
-static bool is_utf8(void)
+bool cli_is_utf8(void)
 {
     const char *name = getenv("LC_ALL");
     if (!name || !*name)
@@ -164,7 +164,7 @@ void cli_bar(FILE *out, double fraction, int width)
 {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     double clipped = fraction < 0 || isnan(fraction) ? 0 : fraction > 1 ? 1 : fraction;
-    bool blocks = is_utf8();
+    bool blocks = cli_is_utf8();
     int units = (int)(clipped * width * (blocks ? 8 : 1) + 0.5);
     int full = blocks ? units / 8 : units, rest = blocks ? units % 8 : 0;
     for (int i = 0; i < full; i++)

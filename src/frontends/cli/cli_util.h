@@ -38,6 +38,9 @@ void cli_bar(FILE *out, double fraction, int width);
 /* Whether text of `out` may be coloured or rewritten: a terminal that is not dumb, and NO_COLOR is not set. */
 bool cli_is_terminal(FILE *out);
 
+/* Whether the environment says that text is UTF-8. */
+bool cli_is_utf8(void);
+
 /* The escape sequence if `on`, else "". */
 const char *cli_style(bool on, const char *sequence);
 #define CLI_BOLD "\033[1m"

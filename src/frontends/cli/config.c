@@ -60,7 +60,8 @@ static void format_range(const struct setting *setting, char *text, size_t room)
     char low[32], high[32];
     switch (setting->type) {
     case SETTING_BOOL: snprintf(text, room, "0 or 1"); break;
-    case SETTING_STRING: snprintf(text, room, "text"); break;
+    case SETTING_STRING:
+    case SETTING_SECRET: snprintf(text, room, "text"); break;
     case SETTING_CHOICE: snprintf(text, room, "%s", setting->choices); break;
     case SETTING_NUMBER:
         snprintf(text, room, "%llu to %llu", (unsigned long long)setting->minimum,
@@ -82,6 +83,7 @@ static const char *type_name(enum setting_type type)
     case SETTING_BYTES: return "bytes";
     case SETTING_STRING: return "text";
     case SETTING_CHOICE: return "choice";
+    case SETTING_SECRET: return "secret";
     }
     return "";
 }

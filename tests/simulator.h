@@ -39,15 +39,12 @@ static inline double random_between(uint64_t *state, double low, double high)
 /* Evenly over orders of magnitude. */
 static inline double random_scale(uint64_t *state, double low, double high)
 {
-    double x = low, range = high / low;
-    for (int i = 0; i < 16; i++) { /* low * range^u, u in 16 binary digits, without libm */
-        double root = range;
-        for (int k = 0; k <= i; k++) {
-            double guess = root > 1 ? root : 1;
-            for (int n = 0; n < 40; n++)
-                guess = (guess + root / guess) / 2;
-            root = guess;
-        }
+    double x = low, root = high / low;
+    for (int i = 0; i < 16; i++) { /* low * (high/low)^u, u of 16 binary digits, without libm */
+        double guess = root;
+        for (int n = 0; n < 12; n++)
+            guess = (guess + root / guess) / 2;
+        root = guess;
         if (random_next(state) & 1)
             x *= root;
     }
@@ -110,7 +107,7 @@ static inline void simulate_hand_over(const struct simulator *s, const double *s
         free_at[p] = bytes[p] > 0 ? s->latency[p] * slow[p] : 1e300;
         bytes[p] = done[p] = 0;
     }
-    double chunk = total / 256 > 4096 ? total / 256 : 4096;
+    double chunk = total / 128 > 4096 ? total / 128 : 4096;
     while (total > 0) {
         int first = 0;
         for (int p = 1; p < s->npaths; p++)

@@ -521,11 +521,11 @@ static void drops_a_dead_link_and_finds_it_again(void **state)
             for (int i = 0; i < 60; i++)
                 step(b, &s, bytes, -1, 1);
             double rate = s.rate[link];
-            s.rate[link] = rate / 200;
+            s.rate[link] = rate / 50;
             for (int turn = 0; turn < 2; turn++) {
                 double best = optimum(&s, bytes);
                 int last = 0;
-                for (int i = 0; i < 400; i++) {
+                for (int i = 0; i < 200; i++) {
                     if (worth_now(b, &s, bytes) > best / 0.9)
                         last = i;
                     step(b, &s, bytes, -1, 1);
@@ -538,7 +538,7 @@ static void drops_a_dead_link_and_finds_it_again(void **state)
         tell("a link dies", hand, &f);
         tell("it is back", hand, &back);
         assert_true(f.late <= 4);
-        assert_true(back.latest <= 300);
+        assert_true(back.latest <= 160);
     }
 }
 
@@ -574,11 +574,13 @@ static void loses_little(bool bottleneck)
                 sum += worth(&s, shares, bytes);
                 step(b, &s, bytes, -1, 1);
             }
-            note(&f, sum / 200 / best - 1, 0, 0);
+            double loss = sum / 200 / best - 1;
+            note(&f, loss, loss > 0.02, 0);
             balance_free(b);
         }
         tell(bottleneck ? "against the best path, with a bottleneck" : "against the best path", hand, &f);
-        assert_true(f.worst <= 0.02);
+        assert_true(f.late <= f.n / 100);
+        assert_true(f.worst <= 0.03);
         assert_true(mean(&f) < (bottleneck ? -0.08 : -0.18)); /* and on the whole it gains */
     }
 }
@@ -595,29 +597,25 @@ static void splitting_does_not_lose_behind_a_bottleneck(void **state)
     loses_little(true);
 }
 
-/* What a split costs where two paths together carry less than the better one alone. */
+/* Two paths that together carry less than the better one alone: one of them is used. */
 static void paths_that_hinder_each_other_are_not_used_together(void **state)
 {
     (void)state;
-    struct simulator s = {.random = 5, .npaths = 2, .noise = 0.05, .shared = 3, .shared_rate = 3};
-    s.rate[0] = 4;
-    s.rate[1] = 4;
-    s.latency[0] = s.latency[1] = 5000;
-    struct balance *b = start_at(&s, START_MODEL, 16 * MIB);
-    for (int i = 0; i < 30; i++)
-        step(b, &s, 16 * MIB, -1, 1);
-    /* The simulator's bottleneck slows one path alone to 3 as well: equal, so take more away from two. */
-    uint32_t shares[BALANCE_PATHS];
-    struct balance *c = start_at(&s, START_MODEL, 16 * MIB);
-    for (int i = 0; i < 60; i++) {
-        shares_now(c, &s, 16 * MIB, shares);
-        s.shared_rate = shares[0] && shares[1] ? 2.5 : 4;
-        step(c, &s, 16 * MIB, -1, 1);
+    for (int hand = 0; hand < 2; hand++) {
+        struct simulator s = {.random = 5, .npaths = 2, .noise = 0.1, .hand_over = hand, .shared = 3};
+        s.rate[0] = s.rate[1] = 4;
+        s.latency[0] = s.latency[1] = 5000;
+        struct balance *b = start_at(&s, START_MODEL, 16 * MIB);
+        uint32_t shares[BALANCE_PATHS];
+        for (int i = 0; i < 60; i++) {
+            shares_now(b, &s, 16 * MIB, shares);
+            s.shared_rate = shares[0] && shares[1] ? 3.4 : 4;
+            step(b, &s, 16 * MIB, -1, 1);
+        }
+        settled_shares(b, &s, 16 * MIB, shares);
+        assert_true(shares[0] == BALANCE_ONE || shares[1] == BALANCE_ONE);
+        balance_free(b);
     }
-    settled_shares(c, &s, 16 * MIB, shares);
-    assert_true(shares[0] == BALANCE_ONE || shares[1] == BALANCE_ONE);
-    balance_free(b);
-    balance_free(c);
 }
 
 static void probes_cost_little(void **state)
@@ -706,11 +704,9 @@ static void samples_may_be_sums(void **state)
     (void)state;
     struct simulator s = simulator_random(11, 4, false);
     s.noise = 0;
-    struct balance *one = start_at(&s, START_MODEL, 8 * MIB), *sum = balance_create(1, (struct balance_path[1]){{0}});
-    balance_free(sum);
     struct balance_path paths[BALANCE_PATHS];
     measured(&s, 1, paths);
-    sum = balance_create(s.npaths, paths);
+    struct balance *one = balance_create(s.npaths, paths), *sum = balance_create(s.npaths, paths);
     struct balance_key key = key_of(8 * MIB, (uint16_t)((1u << s.npaths) - 1));
     for (int i = 0; i < 50; i++) {
         uint32_t a[BALANCE_PATHS], c[BALANCE_PATHS];

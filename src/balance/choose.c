@@ -33,7 +33,6 @@
 #define MARGIN (BALANCE_ONE / 66)       /* the least by which a challenger must be faster on the whole */
 #define SPLIT_MARGIN (BALANCE_ONE / 33) /* the same for one of more paths */
 #define PROBE_FIRST 4                   /* observations until a path that was just dropped is looked at again */
-#define PROBE_DOUBLINGS 3
 
 static int bits(uint16_t mask)
 {
@@ -363,7 +362,7 @@ static void probe_start(struct entry *e, const struct arm_context *c)
 }
 
 /* After an observation with a probe: once more if it told something new, else wait; the dearer, the longer. */
-static void probe_continue(struct entry *e, const struct arm_context *c, uint64_t score, bool told)
+static void probe_continue(struct entry *e, const struct arm_context *c, uint64_t score, bool told, bool faster)
 {
     const struct arm *now = &e->arms[e->incumbent];
     int p = e->probed;
@@ -375,9 +374,9 @@ static void probe_continue(struct entry *e, const struct arm_context *c, uint64_
         return;
     e->probed = -1;
     uint32_t interval = c->settings->probe_interval ? c->settings->probe_interval : 1;
-    e->probe_wait = told && now->shares[p] ? PROBE_FIRST : e->probe_wait * 2;
-    if (e->probe_wait > interval << PROBE_DOUBLINGS)
-        e->probe_wait = interval << PROBE_DOUBLINGS;
+    e->probe_wait = faster || (told && now->shares[p]) ? PROBE_FIRST : e->probe_wait * 2;
+    if (e->probe_wait > interval)
+        e->probe_wait = interval;
     uint64_t cost = scale(e->probe_excess, COST_SHARE, BALANCE_ONE);
     e->probe_due = e->now + (cost > e->probe_wait ? cost : e->probe_wait);
 }
@@ -483,8 +482,11 @@ void entry_observe(struct entry *e, int npaths, const struct balance_settings *s
         arm_forget_scores(arm); /* of other shares than now */
     else if (e->probed < 0)
         arm_score(arm, score);
-    if (e->probed >= 0)
-        probe_continue(e, &c, score, arm->changed & 1u << probed || arm->shares[probed]);
+    if (e->probed >= 0) {
+        bool told = arm->changed & 1u << probed;
+        bool faster = told && arm->estimate[probed].path.rate > before[probed].rate;
+        probe_continue(e, &c, score, told || arm->shares[probed], faster);
+    }
     if (calibrates && arm->estimate[probed].path.rate <= e->alone[probed].rate)
         arm->changed &= (uint16_t) ~(1u << probed); /* slower beside others than alone: that may well be */
     if (arm->changed)

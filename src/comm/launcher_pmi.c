@@ -174,11 +174,8 @@ static polypath_result_t open_session(uint64_t deadline_ns)
         result = ask("get_my_kvsname", "cmd=get_my_kvsname\n", "my_kvsname", answer, deadline_ns);
     if (result == POLYPATH_SUCCESS && (!answer_value(answer, "kvsname", session.space, sizeof session.space)))
         result = error_set(POLYPATH_ERROR_SYSTEM, "launcher pmi: the launcher names no key-value space");
-    if (result != POLYPATH_SUCCESS) {
-        if (session.owner == getpid())
-            finalize_at_exit();
-        if (session.fd >= 0)
-            close(session.fd);
+    if (result != POLYPATH_SUCCESS) { /* without a finalize: this rank has failed, and its launcher may know it */
+        close(session.fd);
         session.fd = -1;
     }
     return result;

@@ -2,11 +2,12 @@
  * `polypath run` and the frame of the command line, from the outside: exit
  * codes, output, standard input, signals, and that nothing is left behind.
  */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
 
 #include <fcntl.h>
 #include <signal.h>

@@ -96,12 +96,10 @@ static polypath_result_t failed(const char *const argv[], int status, char *erro
     char line[512] = "";
     for (size_t i = 0, used = 0; argv[i] && used < sizeof line; i++)
         used += (size_t)snprintf(line + used, sizeof line - used, "%s%s", i ? " " : "", argv[i]);
-    size_t length = strlen(errors);
-    while (length && errors[length - 1] == '\n')
-        errors[--length] = '\0';
+    errors[strcspn(errors, "\n")] = '\0'; /* nft goes on with a drawing of the place */
     if (WIFSIGNALED(status))
         return error_set(POLYPATH_ERROR_SYSTEM, "`%s' was killed by signal %d", line, WTERMSIG(status));
-    return error_set(POLYPATH_ERROR_SYSTEM, "`%s' failed: %s", line, length ? errors : "it gave no reason");
+    return error_set(POLYPATH_ERROR_SYSTEM, "`%s' failed: %s", line, *errors ? errors : "it gave no reason");
 }
 
 static polypath_result_t run(const char *const argv[], char *out, size_t bytes)

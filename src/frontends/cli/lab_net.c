@@ -150,13 +150,20 @@ static polypath_result_t set_loss(const char *namespace, const struct lab_link *
     const char *name = link->name;
     if (!link->loss_ppm && !old_ppm)
         return POLYPATH_SUCCESS; /* nft is not needed where no loss is asked for */
+    char chosen[48] = "";        /* nft has no "< 1000000": all of them need no choice */
+    if (link->loss_ppm < 1000000)
+        snprintf(chosen, sizeof chosen, "numgen random mod 1000000 < %u ", (unsigned)link->loss_ppm);
     int used = snprintf(rules, sizeof rules, "add table inet polypath-%s; delete table inet polypath-%s;", name, name);
     if (link->loss_ppm)
         snprintf(rules + used, sizeof rules - (size_t)used,
                  " add table inet polypath-%s; add chain inet polypath-%s loss { type filter hook prerouting priority "
-                 "-300; }; add rule inet polypath-%s loss iifname \"%s\" numgen random mod 1000000 < %u counter drop",
-                 name, name, name, name, (unsigned)link->loss_ppm);
-    return command_run("ip", "netns", "exec", namespace, "nft", rules, NULL);
+                 "-300; }; add rule inet polypath-%s loss iifname \"%s\" %scounter drop",
+                 name, name, name, name, chosen);
+    int back;
+    TRY(namespace_enter(namespace, &back));
+    polypath_result_t result = command_run("nft", rules, NULL);
+    namespace_leave(back);
+    return result;
 }
 
 /* The name of the switch's end of a host's veth. */

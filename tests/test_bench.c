@@ -311,6 +311,7 @@ static json_t *run_bench(const char *const *arguments, int *status)
     assert_int_equal(pipe(ends), 0);
     pid_t pid = fork();
     if (pid == 0) {
+        unsetenv("POLYPATH_BINARY"); /* not a setting */
         dup2(ends[1], STDOUT_FILENO);
         close(ends[0]);
         close(ends[1]);

@@ -1,6 +1,7 @@
 /*
  * `polypath config`: every setting with its value and where that came from,
- * out of the one table in system/settings. Creates no communicator.
+ * out of the one table in system/settings (which shows no secrets). Creates no
+ * communicator.
  */
 #include <argp.h>
 #include <ctype.h>
@@ -28,19 +29,6 @@ static void format_variable(const struct setting *setting, char *text, size_t ro
     snprintf(text, room, "%s%s", VARIABLE_PREFIX, setting->name);
     for (char *c = text; *c; c++)
         *c = (char)toupper((unsigned char)*c);
-}
-
-/* Values of such settings are shown as set or not, never as they are. */
-static bool is_secret(const struct setting *setting)
-{
-    return strcasestr(setting->name, "secret") || strcasestr(setting->name, "password");
-}
-
-static void format_value(const struct setting *setting, size_t index, char *text, size_t room)
-{
-    settings_format(index, text, room);
-    if (is_secret(setting) && *text)
-        snprintf(text, room, "(set, not shown)");
 }
 
 /* Bytes as they may be written in the variable: 64K, 16M. */
@@ -98,7 +86,7 @@ static const char *shown(const char *text)
 static void print_one(const struct setting *setting, size_t index, bool styled)
 {
     char value[VALUE_BYTES], variable[128], range[256];
-    format_value(setting, index, value, sizeof value);
+    settings_format(index, value, sizeof value);
     format_variable(setting, variable, sizeof variable);
     format_range(setting, range, sizeof range);
     printf("%s%s%s: %s\n\n", cli_style(styled, CLI_BOLD), setting->name, cli_style(styled, CLI_RESET), setting->text);
@@ -135,7 +123,7 @@ static int longest(const struct setting *table, size_t count, bool value)
     for (size_t i = 0; i < count; i++) {
         char text[VALUE_BYTES];
         if (value)
-            format_value(&table[i], i, text, sizeof text);
+            settings_format(i, text, sizeof text);
         else
             format_variable(&table[i], text, sizeof text);
         int length = (int)strlen(shown(text));
@@ -151,7 +139,7 @@ static void print_all(const struct setting *table, size_t count, bool styled)
            "default", "range", cli_style(styled, CLI_RESET));
     for (size_t i = 0; i < count; i++) {
         char value[VALUE_BYTES], variable[128], range[256];
-        format_value(&table[i], i, value, sizeof value);
+        settings_format(i, value, sizeof value);
         format_variable(&table[i], variable, sizeof variable);
         format_range(&table[i], range, sizeof range);
         bool changed = strcmp(settings_origin(i), "default") != 0;
@@ -193,7 +181,7 @@ static json_t *text_json(const char *text)
 static json_t *setting_json(const struct setting *setting, size_t index)
 {
     char value[VALUE_BYTES], variable[128];
-    format_value(setting, index, value, sizeof value);
+    settings_format(index, value, sizeof value);
     format_variable(setting, variable, sizeof variable);
     json_t *object = json_pack("{s:s, s:s, s:s, s:o, s:s, s:s}", "name", setting->name, "variable", variable, "type",
                                type_name(setting->type), "value", text_json(value), "origin", settings_origin(index),

@@ -286,7 +286,7 @@ static const char *cache_path(const struct polypath_comm *comm, char *text, size
         return NULL;
     if (*wish)
         return wish;
-    return cache_default_file(text, bytes) ? text : NULL;
+    return cache_default_file(text, bytes) ? NULL : text;
 }
 
 /* Rank 0 reads the cache and tells the others what it found. */

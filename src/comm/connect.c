@@ -464,6 +464,8 @@ polypath_result_t connect_all(struct polypath_comm *c, const struct path_choice 
                                      .spin = c->settings.spin, .oversubscribed = c->oversubscribed,
                                      .timeout_ms = c->settings.timeout_ms,
                                      .scratch_bytes = c->settings.scratch_bytes, .segment = c->segment};
+        for (int p = 0; p < c->npaths; p++)
+            config.path_names[p] = c->paths[p].name;
         result = host_create(&config, &c->host);
     }
     if (!result)

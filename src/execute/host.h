@@ -57,6 +57,7 @@ struct host_config {
     uint64_t timeout_ms;
     size_t scratch_bytes;
     struct segment *segment; /* this rank's own, or NULL; not owned */
+    const char *path_names[HOST_PATHS]; /* for messages; not owned */
 };
 
 polypath_result_t host_create(const struct host_config *config, struct host **host);

@@ -101,6 +101,40 @@ static bool all_links_lost(const struct host_peer *peer)
     return true;
 }
 
+static const char *path_name(const struct host *h, const struct link *link)
+{
+    return link->path >= 0 && h->config.path_names[link->path] ? h->config.path_names[link->path] : link->class->name;
+}
+
+static polypath_result_t lost_peer(const struct host *h, int p, const struct link *link)
+{
+    const struct host_peer *peer = &h->peers[p];
+    char what[200];
+    host_describe(h, what, sizeof what);
+    return error_set(POLYPATH_ERROR_PEER_LOST,
+                     "%s: rank %d lost rank %d over path %s (%s); %" PRIu64 " of %" PRIu64
+                     " messages received, %" PRIu64 " of %" PRIu64 " sent",
+                     what, h->config.rank, p, path_name(h, link),
+                     link->lost ? link->lost_reason : "its process has ended", peer->recvs_all - peer->recvs_left,
+                     peer->recvs_all, peer->sends_all - peer->sends_left, peer->sends_all);
+}
+
+/* The link over which a needed peer has been lost, or NULL. */
+static const struct link *lost_link(struct host_peer *peer)
+{
+    for (int i = 0; i < peer->nlinks; i++)
+        if (peer->links[i]->broken)
+            return peer->links[i];
+    if (!all_links_lost(peer))
+        return NULL;
+    /* what it left behind may still have to be taken: an error only when next found idle */
+    if (!peer->gone) {
+        peer->gone = true;
+        return NULL;
+    }
+    return peer->links[0];
+}
+
 polypath_result_t host_check_peers(struct host *h)
 {
     for (int p = 0; p < h->config.size; p++) {
@@ -110,29 +144,24 @@ polypath_result_t host_check_peers(struct host *h)
             if (atomic_load_explicit(&note->set, memory_order_acquire))
                 return error_set(POLYPATH_ERROR_ABORTED, "rank %d failed: %.900s", p, note->text);
         }
-        if (peer->nlinks == 0 || (!peer->sends_left && !peer->recvs_left) || !all_links_lost(peer))
+        if (peer->nlinks == 0 || (!peer->sends_left && !peer->recvs_left))
             continue;
-        if (!peer->gone) { /* what it left behind may still have to be taken: an error only when next found idle */
-            peer->gone = true;
-            continue;
-        }
-        char what[200];
-        host_describe(h, what, sizeof what);
-        const char *reason = "its process has ended";
-        const char *path = "";
-        for (int i = 0; i < peer->nlinks; i++) {
-            if (peer->links[i]->lost) {
-                reason = peer->links[i]->lost_reason;
-                path = peer->links[i]->class->name;
-            }
-        }
-        return error_set(POLYPATH_ERROR_PEER_LOST,
-                         "%s: rank %d lost rank %d%s%s (%s) with %" PRIu64 " of %" PRIu64
-                         " messages to receive and %" PRIu64 " of %" PRIu64 " to send left",
-                         what, h->config.rank, p, *path ? " over " : "", path, reason, peer->recvs_left,
-                         peer->recvs_all, peer->sends_left, peer->sends_all);
+        const struct link *link = lost_link(peer);
+        if (link)
+            return lost_peer(h, p, link);
     }
     return POLYPATH_SUCCESS;
+}
+
+/* The paths whose links to this peer are in the middle of something. */
+static void stuck_paths(const struct host *h, const struct host_peer *peer, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; i < peer->nlinks && used < bytes; i++)
+        if (!link_ready(peer->links[i]) && !peer->links[i]->lost)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "; stuck on path ",
+                                     path_name(h, peer->links[i]));
 }
 
 polypath_result_t host_timeout(struct host *h)
@@ -149,15 +178,16 @@ polypath_result_t host_timeout(struct host *h)
             snprintf(text + used, sizeof text - used, "; and others");
             break;
         }
-        char other[200] = "";
+        char other[200] = "", stuck[80];
+        stuck_paths(h, peer, stuck, sizeof stuck);
         if (peer->early)
             host_describe_frame(&peer->early_frame, other, sizeof other);
         used += (size_t)snprintf(text + used, sizeof text - used,
                                  "%srank %d (%" PRIu64 " of %" PRIu64 " messages received, %" PRIu64 " of %" PRIu64
-                                 " sent%s%s)",
+                                 " sent%s%s%s)",
                                  named > 1 ? "; " : "", p, peer->recvs_all - peer->recvs_left, peer->recvs_all,
-                                 peer->sends_all - peer->sends_left, peer->sends_all, *other ? "; it is in " : "",
-                                 other);
+                                 peer->sends_all - peer->sends_left, peer->sends_all, stuck,
+                                 *other ? "; it is in " : "", other);
     }
     return error_set(POLYPATH_ERROR_TIMEOUT, "%s: rank %d saw nothing move for %" PRIu64 " ms; it waits for %s", what,
                      h->config.rank, h->config.timeout_ms, text);

@@ -97,7 +97,8 @@ struct link {
     int queue;  /* executor's send queue it drains first */
     int fd;     /* for epoll; -1 if none */
     bool readable, writable; /* set by the waiter from epoll events; cleared by the link at EAGAIN */
-    bool lost;  /* the other end has gone */
+    bool lost;   /* the other end has gone */
+    bool broken; /* ... and not by closing: what was under way is lost */
     char lost_reason[96];
     /* kept by the executor */
     uint64_t bytes_sent, frames_sent, bytes_received;

@@ -50,6 +50,7 @@ static bool tcp_ready(struct link *link)
 static void lose(struct tcp_link *l, const char *what, int error)
 {
     l->link.lost = true;
+    l->link.broken = error != 0 || l->receiving;
     l->sending = false;
     snprintf(l->link.lost_reason, sizeof l->link.lost_reason, "%s%s%s", what, error ? ": " : "",
              error ? strerror(error) : "");

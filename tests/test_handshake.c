@@ -446,7 +446,7 @@ static void hellos_survive_the_round_trip(void **state)
     for (size_t i = 0; i < sizeof message; i++)
         assert_null(handshake_decode_hello(message, i, COMM, &back));
     assert_null(handshake_decode_hello(message, sizeof message, COMM, &back));
-    assert_memory_equal(&back, &rank_3, sizeof back);
+    assert_memory_equal(&back, &rank_3, offsetof(struct hello, reserved) + sizeof back.reserved); /* not the padding */
     message[HANDSHAKE_MAGIC_BYTES - 1]++;
     assert_non_null(strstr(handshake_decode_hello(message, HANDSHAKE_MAGIC_BYTES, COMM, &back), "version"));
 }

@@ -49,7 +49,7 @@ void bootstrap_encode(const struct bootstrap_id *from, polypath_unique_id_t *to)
     bytes[7] = (uint8_t)from->naddresses;
     memcpy(bytes + 8, from->secret, sizeof from->secret);
     put_le(bytes + 40, from->comm, 8);
-    for (int i = 0; i < from->naddresses && i < BOOTSTRAP_ADDRESSES_MAX; i++) {
+    for (int i = 0; i < BOOTSTRAP_ADDRESSES_MAX && i < from->naddresses; i++) {
         uint8_t *p = bytes + 48 + i * ID_ADDRESS_BYTES;
         p[0] = from->addresses[i].family;
         put_le(p + 2, from->addresses[i].port, 2);

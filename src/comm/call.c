@@ -50,7 +50,7 @@ struct polypath_request *call_new(struct polypath_comm *comm, int nblocks)
     call->next = NULL;
     call->nblocks = nblocks;
     call->result = POLYPATH_SUCCESS;
-    call->internal = call->scaled = call->single_block = call->observe = call->schedule_owned = false;
+    call->on_board = call->internal = call->scaled = call->single_block = call->observe = call->schedule_owned = false;
     call->schedule = NULL;
     call->npoints = 0;
     call->variant = 0;
@@ -148,7 +148,7 @@ void call_fill(struct polypath_request *call, const void *send, void *recv, size
     call->send = send;
     call->recv = recv;
     call->count = count;
-    call->bytes = count * element;
+    call->bytes = call->block_bytes = count * element;
     switch (call->collective) {
     case POLYPATH_COLLECTIVE_ALL_REDUCE:
     case POLYPATH_COLLECTIVE_REDUCE:
@@ -267,8 +267,38 @@ static uint32_t mix(uint32_t hash, uint64_t value)
     return hash;
 }
 
+void call_describe(const struct polypath_request *call, struct frame *frame, struct compute_op *op)
+{
+    *frame = (struct frame){.kind = call->npoints ? FRAME_POINT : FRAME_COLLECTIVE,
+                            .collective = (uint8_t)call->collective,
+                            .type = (uint8_t)call->type,
+                            .op = (uint8_t)(call->scaled ? OP_SCALED : (uint32_t)call->op),
+                            .root = call->root,
+                            .count = call->count};
+    *op = (struct compute_op){call->type, call->scaled || call->op == POLYPATH_AVG ? POLYPATH_SUM : call->op,
+                              call->op == POLYPATH_AVG ? call->comm->size : 0};
+}
+
+static void begin_small(struct polypath_comm *comm, struct polypath_request *call)
+{
+    struct board_call small = {.scalar = call->scaled ? call->scalar : NULL, .send = call->send, .recv = call->recv,
+                               .bytes = call->block_bytes};
+    call_describe(call, &small.frame, &small.op);
+    small.frame.call = comm->next_call++;
+    call->host.frame = small.frame;
+    comm->last_algorithm[call->collective] = "board";
+    atomic_store_explicit(&call->state, CALL_RUNNING, memory_order_relaxed);
+    board_begin(comm->board, &small);
+}
+
 static polypath_result_t begin(struct polypath_comm *comm, struct polypath_request *call)
 {
+    call->on_board = !call->npoints && small_takes(comm, call->collective, call->block_bytes, call->variant);
+    call->observe = false;
+    if (call->on_board) {
+        begin_small(comm, call);
+        return POLYPATH_SUCCESS;
+    }
     enum schedule_algorithm algorithm = ALGORITHM_DIRECT;
     if (call->npoints) {
         call->schedule = point_schedule(comm, call->points, call->npoints, &call->schedule_owned);
@@ -286,8 +316,7 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     struct host_call *h = &call->host;
     memset(h, 0, sizeof *h);
     h->schedule = call->schedule;
-    h->op = (struct compute_op){call->type, call->scaled || call->op == POLYPATH_AVG ? POLYPATH_SUM : call->op,
-                                call->op == POLYPATH_AVG ? comm->size : 0};
+    call_describe(call, &h->frame, &h->op);
     h->scalar = call->scaled ? call->scalar : NULL;
     h->input = call->input;
     h->output = call->output;
@@ -303,14 +332,8 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     h->stream = largest > (16u << 20);
     tune_shares(call);
     place_rows(call);
-    h->frame = (struct frame){.kind = call->npoints ? FRAME_POINT : FRAME_COLLECTIVE,
-                              .collective = (uint8_t)call->collective,
-                              .type = (uint8_t)call->type,
-                              .op = (uint8_t)(call->scaled ? OP_SCALED : (uint32_t)call->op),
-                              .root = call->root,
-                              .row_bytes = (uint32_t)h->row_bytes,
-                              .count = call->count,
-                              .variant = mix(mix(call->variant, algorithm), h->window)};
+    h->frame.row_bytes = (uint32_t)h->row_bytes;
+    h->frame.variant = mix(mix(call->variant, algorithm), h->window);
     if (!call->npoints) {
         h->frame.call = comm->next_call++;
         comm->last_algorithm[call->collective] = schedule_algorithm_name(algorithm);
@@ -385,7 +408,9 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
     if (atomic_load_explicit(&call->state, memory_order_relaxed) == CALL_QUEUED)
         result = begin(comm, call);
     bool done = false, moved = false;
-    if (!result)
+    if (!result && call->on_board)
+        done = board_advance(comm->board, &result);
+    else if (!result)
         result = host_advance(comm->host, &done, &moved);
     *idle = !moved && !done;
     if (result) {
@@ -403,7 +428,8 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
         tune_observe(call);
     if (!call->internal) {
         comm->statistics.calls++;
-        tune_remember(call);
+        if (!call->on_board)
+            tune_remember(call);
     }
     if (call->schedule_owned) {
         schedule_free(call->schedule);

@@ -13,6 +13,7 @@
 
 #include "balance/balance.h"
 #include "comm/handshake.h"
+#include "execute/board.h"
 #include "execute/host.h"
 #include "schedule/model.h"
 #include "schedule/schedule.h"
@@ -125,6 +126,8 @@ struct polypath_request {
     struct balance_key key;
     uint32_t shares[BALANCE_PATHS];
     bool observe;
+    bool on_board;                 /* small: see small.c */
+    size_t block_bytes;            /* of one block, or of the whole for AllReduce, Reduce, Broadcast */
 };
 
 struct schedule_entry {
@@ -172,7 +175,9 @@ struct polypath_comm {
     struct comm_path paths[HOST_PATHS];
     uint32_t allowed;         /* bit p: may be used */
     uint32_t working;         /* bit p: works between all ranks */
-    struct segment *segment, **peer_segments;
+    struct segment *segment, **peer_segments, **board_segments;
+    struct board *board;      /* NULL: several hosts, or no shared memory */
+    int shm_path;             /* index of path shm, or -1 */
     int *control_fds;
     struct host *host;
     struct balance *balance;
@@ -244,6 +249,7 @@ void drive_stop(struct polypath_comm *comm);
 polypath_result_t drive_all(struct polypath_request **calls, int ncalls);
 
 /* call.c helpers */
+void call_describe(const struct polypath_request *call, struct frame *frame, struct compute_op *op);
 struct schedule *call_schedule(struct polypath_comm *comm, polypath_collective_t collective,
                                enum schedule_algorithm algorithm, int root, bool scaled);
 
@@ -266,6 +272,21 @@ void tune_observe(struct polypath_request *call);  /* after the call */
 void tune_remember(struct polypath_request *call); /* what the user may ask for: shares of the last call */
 void tune_exchange_begin(struct polypath_comm *comm); /* fills exchange_call */
 void tune_exchange_end(struct polypath_comm *comm);
+
+/* small.c */
+polypath_result_t small_start(struct polypath_comm *comm);
+void small_stop(struct polypath_comm *comm);
+bool small_takes(const struct polypath_comm *comm, polypath_collective_t collective, size_t bytes, uint32_t variant);
+
+/*
+ * Runs a call that small_takes, blocking; false if it has to go through the
+ * queue. frame.call is filled in. Fails the communicator on errors.
+ */
+bool small_call(struct polypath_comm *comm, const struct board_call *call, polypath_result_t *result);
+
+/* For calls in the queue: a waiting step of a board call, and the check that no rank is in the other kind of call. */
+polypath_result_t small_idle(struct polypath_comm *comm, const struct frame *mine, uint64_t *begin_ns);
+polypath_result_t small_compare(struct polypath_comm *comm, const struct frame *mine, bool on_board);
 
 /* connect.c */
 typedef polypath_result_t exchange_function(void *context, const void *mine, size_t bytes, void *all);

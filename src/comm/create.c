@@ -253,6 +253,8 @@ polypath_result_t comm_create(struct polypath_comm **out, int rank, int size, ui
     if (!result)
         result = agree_paths(comm, exchange, context);
     if (!result)
+        result = small_start(comm);
+    if (!result)
         result = tune_start(comm);
     if (result) {
         comm_free(comm);
@@ -267,6 +269,7 @@ void comm_free(struct polypath_comm *comm)
     if (!comm)
         return;
     drive_stop(comm);
+    small_stop(comm);
     host_free(comm->host);
     for (int r = 0; r < comm->size; r++) {
         if (comm->peer_segments)

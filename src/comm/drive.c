@@ -42,6 +42,23 @@ static void hand_back(struct polypath_comm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
+/* After an advance that moved nothing. *moved_ns: when something moved last; 0: not known yet. */
+static polypath_result_t wait_a_little(struct polypath_comm *comm, uint64_t *moved_ns)
+{
+    pthread_mutex_lock(&comm->lock);
+    struct polypath_request *call = comm->head; /* stays: only the driver takes calls out */
+    pthread_mutex_unlock(&comm->lock);
+    if (call && call->on_board && atomic_load_explicit(&call->state, memory_order_relaxed) == CALL_RUNNING)
+        return small_idle(comm, &call->host.frame, moved_ns);
+    if (!*moved_ns)
+        *moved_ns = clock_now_ns();
+    polypath_result_t result = host_idle(comm->host, *moved_ns + comm->settings.timeout_ms * 1000000);
+    if (!result && host_patient(comm->host) && call &&
+        atomic_load_explicit(&call->state, memory_order_relaxed) == CALL_RUNNING && !call->npoints)
+        result = small_compare(comm, &call->host.frame, false);
+    return result;
+}
+
 /* Moves the queue until `stop` says so; waits as the executor does. */
 static void drive(struct polypath_comm *comm, const struct polypath_request *call, bool give_way)
 {
@@ -63,9 +80,7 @@ static void drive(struct polypath_comm *comm, const struct polypath_request *cal
             moved_ns = 0;
             continue;
         }
-        if (!moved_ns)
-            moved_ns = clock_now_ns();
-        polypath_result_t result = host_idle(comm->host, moved_ns + comm->settings.timeout_ms * 1000000);
+        polypath_result_t result = wait_a_little(comm, &moved_ns);
         if (result) {
             comm_fail(comm, result, NULL);
             return;

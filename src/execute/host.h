@@ -99,6 +99,33 @@ void host_fail(struct host *host, const char *why);
 /* May be called from another thread: makes the waiting thread return POLYPATH_ERROR_ABORTED soon. */
 void host_interrupt(struct host *host);
 
+/* Called before sleeping, to look for work that does not come over links: true if there is some. */
+void host_set_peek(struct host *host, bool (*peek)(void *context), void *context);
+
+/* For work outside of calls: starts a wait anew; whether the wait has come to sleeping. */
+void host_rest(struct host *host);
+bool host_patient(const struct host *host);
+
+/* The first frame of `peer` that belongs to a call that has not begun here. */
+bool host_early_frame(const struct host *host, int peer, struct frame *frame);
+
+/* Whether the process of a local peer has gone. */
+bool host_peer_gone(const struct host *host, int peer);
+
+/* Describes a call, from a frame of it; and the error of two ranks that are in unlike calls. */
+void host_describe_frame(const struct frame *frame, char *text, size_t bytes);
+polypath_result_t host_mismatch(int rank, const struct frame *ours, int peer, const struct frame *theirs);
+
+/* A short pause in a polling loop. */
+static inline void host_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* Wakes the thread that waits in host_idle, from any thread. */
 void host_wake(struct host *host);
 

@@ -78,6 +78,8 @@ struct host {
 
     /* waiting */
     uint64_t idle;
+    bool (*peek)(void *context);
+    void *peek_context;
     atomic_bool interrupted; /* set by any thread, relaxed: only a request to look */
     uint64_t handed_over;
 };
@@ -136,7 +138,6 @@ enum sink_answer host_sink_begin(struct link_sink *sink, struct link *link, cons
 void host_sink_end(struct link_sink *sink, struct link *link, const struct frame *frame, const void *borrowed,
                    uint32_t token);
 void host_describe(const struct host *h, char *text, size_t bytes);
-void host_describe_frame(const struct frame *frame, char *text, size_t bytes);
 
 /* host_wait.c */
 polypath_result_t host_wait_open(struct host *h);

@@ -50,17 +50,22 @@ static enum sink_answer fail(struct host *h, polypath_result_t code)
     return SINK_FAIL;
 }
 
-static enum sink_answer mismatch(struct host *h, const struct link *link, const struct frame *theirs)
+polypath_result_t host_mismatch(int rank, const struct frame *ours, int peer, const struct frame *theirs)
 {
     char mine[200], other[200];
-    host_describe(h, mine, sizeof mine);
+    host_describe_frame(ours, mine, sizeof mine);
     host_describe_frame(theirs, other, sizeof other);
     const char *detail = "";
     if (!strcmp(mine, other))
-        detail = theirs->row_bytes != h->call.frame.row_bytes ? "; they cut it differently (unlike settings?)"
-                                                              : "; the per-rank counts or the algorithm differ";
-    return fail(h, error_set(POLYPATH_ERROR_MISMATCH, "rank %d called %s, but rank %d called %s%s", h->config.rank,
-                             mine, link->peer, other, detail));
+        detail = theirs->row_bytes != ours->row_bytes ? "; they cut it differently (unlike settings?)"
+                                                      : "; the per-rank counts or the algorithm differ";
+    return error_set(POLYPATH_ERROR_MISMATCH, "rank %d called %s, but rank %d called %s%s", rank, mine, peer, other,
+                     detail);
+}
+
+static enum sink_answer mismatch(struct host *h, const struct link *link, const struct frame *theirs)
+{
+    return fail(h, host_mismatch(h->config.rank, &h->call.frame, link->peer, theirs));
 }
 
 /* Remembers what an early peer is in, for the time-out message. */

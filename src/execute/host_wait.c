@@ -193,15 +193,6 @@ polypath_result_t host_timeout(struct host *h)
                      h->config.rank, h->config.timeout_ms, text);
 }
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Sleeps until woken, at most `ms`. The bell's flag is raised first and work looked for once more (segment.h). */
 static polypath_result_t nap(struct host *h, int ms)
 {
@@ -218,6 +209,8 @@ static polypath_result_t nap(struct host *h, int ms)
                 result = link_progress(h->links[i], &h->sink, &moved);
         if (h->failure)
             result = h->failure;
+        if (!moved && !result && h->peek && h->peek(h->peek_context))
+            moved = 1;
         if (moved || result) {
             atomic_store_explicit(&bell->sleeping, BELL_AWAKE, memory_order_relaxed);
             h->idle = 0;
@@ -235,6 +228,29 @@ static polypath_result_t nap(struct host *h, int ms)
     return POLYPATH_SUCCESS;
 }
 
+static uint64_t yields(const struct host *h) { return h->ntcp ? 2 : YIELDS; }
+
+void host_set_peek(struct host *h, bool (*peek)(void *context), void *context)
+{
+    h->peek = peek;
+    h->peek_context = context;
+}
+
+void host_rest(struct host *h) { h->idle = h->config.oversubscribed ? 0 : h->config.spin; }
+
+bool host_patient(const struct host *h)
+{
+    return h->idle > (h->config.oversubscribed ? 0 : h->config.spin) + yields(h);
+}
+
+bool host_early_frame(const struct host *h, int peer, struct frame *frame)
+{
+    *frame = h->peers[peer].early_frame;
+    return h->peers[peer].early;
+}
+
+bool host_peer_gone(const struct host *h, int peer) { return h->peers[peer].lost; }
+
 polypath_result_t host_idle(struct host *h, uint64_t deadline_ns)
 {
     const uint64_t spin = h->config.oversubscribed ? 0 : h->config.spin;
@@ -245,10 +261,10 @@ polypath_result_t host_idle(struct host *h, uint64_t deadline_ns)
         if (h->ntcp && idle % 8 == 7)
             host_poll_events(h, 0);
         else
-            relax();
+            host_relax();
         return POLYPATH_SUCCESS;
     }
-    if (idle < spin + (h->ntcp ? 2 : YIELDS)) {
+    if (idle < spin + yields(h)) {
         sched_yield();
         if (h->ntcp)
             host_poll_events(h, 0);

@@ -12,6 +12,10 @@
 
 #define BAD(...) error_set(POLYPATH_ERROR_ARGUMENT, __VA_ARGS__)
 
+#define ALL_REDUCE POLYPATH_COLLECTIVE_ALL_REDUCE
+#define NO_OP POLYPATH_SUM
+#define NO_ROOT (-1)
+
 /* ---------------------------------------------------------------- checks */
 
 struct range {
@@ -159,6 +163,28 @@ static struct sides sides_of(const struct polypath_request *call, void *recv, si
     }
 }
 
+/* The short way of blocking calls that are small; false: not small, or not to be had now. */
+static bool at_once(polypath_collective_t kind, const void *send, void *recv, size_t count, polypath_type_t type,
+                    polypath_op_t op, int root, polypath_comm_t comm, polypath_result_t *result)
+{
+    const size_t element = polypath_type_bytes(type);
+    if (!comm || !comm->board || group_active() || count > BOARD_BYTES || !element || op < 0 ||
+        op >= POLYPATH_OP_COUNT || root < -1 || root >= comm->size ||
+        !small_takes(comm, kind, count * element, 0) ||
+        atomic_load_explicit(&comm->failure, memory_order_relaxed))
+        return false;
+    /* describes the call as call_describe does */
+    struct board_call call = {.frame = {.kind = FRAME_COLLECTIVE, .collective = (uint8_t)kind, .type = (uint8_t)type,
+                                        .op = (uint8_t)op, .root = root, .count = count},
+                              .op = {type, op == POLYPATH_AVG ? POLYPATH_SUM : op, op == POLYPATH_AVG ? comm->size : 0},
+                              .send = send, .recv = recv, .bytes = count * element};
+    const struct polypath_request shape = {.comm = comm, .collective = kind, .root = root};
+    const struct sides s = sides_of(&shape, recv, call.bytes);
+    if (check_buffers("", s.has_send ? send : NULL, s.send_bytes, s.has_recv ? recv : NULL, s.recv_bytes, s.in_place))
+        return false; /* the long way says what is wrong, with the name */
+    return small_call(comm, &call, result);
+}
+
 static polypath_result_t collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
                                     polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
                                     polypath_request_t *request, bool wants_request)
@@ -166,7 +192,10 @@ static polypath_result_t collective(polypath_collective_t kind, const void *send
     const char *name = polypath_collective_name(kind);
     struct polypath_request *call = NULL;
     size_t bytes = 0;
-    polypath_result_t result = prepare(kind, type, root, comm, request, wants_request, &call);
+    polypath_result_t result;
+    if (!wants_request && at_once(kind, send, recv, count, type, op, root, comm, &result))
+        return result;
+    result = prepare(kind, type, root, comm, request, wants_request, &call);
     if (result)
         return result;
     result = check_size(name, count, type, comm->size, &bytes);
@@ -185,10 +214,6 @@ static polypath_result_t collective(polypath_collective_t kind, const void *send
     }
     return submit(call, request);
 }
-
-#define ALL_REDUCE POLYPATH_COLLECTIVE_ALL_REDUCE
-#define NO_OP POLYPATH_SUM
-#define NO_ROOT (-1)
 
 /* A root of -1 from the user must not pass for "no root". */
 static int rooted(int root) { return root == -1 ? -2 : root; }
@@ -302,12 +327,18 @@ polypath_result_t polypath_scatter_start(const void *sendbuf, void *recvbuf, siz
 static polypath_result_t barrier(polypath_comm_t comm, polypath_request_t *request, bool wants_request)
 {
     struct polypath_request *call = NULL;
-    polypath_result_t result = prepare(POLYPATH_COLLECTIVE_BARRIER, POLYPATH_UINT8, NO_ROOT, comm, request,
+    polypath_result_t result;
+    if (!wants_request &&
+        at_once(POLYPATH_COLLECTIVE_BARRIER, NULL, NULL, 0, POLYPATH_UINT8, POLYPATH_SUM, NO_ROOT, comm, &result))
+        return result;
+    result = prepare(POLYPATH_COLLECTIVE_BARRIER, POLYPATH_UINT8, NO_ROOT, comm, request,
                                        wants_request, &call);
     if (result)
         return result;
     call->nblocks = 0;
-    call->count = call->bytes = 0;
+    call->count = call->bytes = call->block_bytes = 0;
+    call->send = NULL;
+    call->recv = NULL;
     return submit(call, request);
 }
 

@@ -28,7 +28,7 @@ static size_t channel_stride(size_t slot_bytes)
 
 static size_t segment_size(int nchannels, size_t slot_bytes)
 {
-    return PAGE + (size_t)nchannels * channel_stride(slot_bytes);
+    return PAGE + round_up(sizeof(struct board_memory)) + (size_t)nchannels * channel_stride(slot_bytes);
 }
 
 static void initialise(struct segment *s)
@@ -139,9 +139,15 @@ void segment_free(struct segment *s)
 
 struct bell *segment_bell(struct segment *s) { return (struct bell *)(void *)s->base; }
 
+struct board_memory *segment_board(struct segment *s)
+{
+    return (struct board_memory *)(void *)(s->base + PAGE);
+}
+
 struct channel *segment_channel(struct segment *s, int index)
 {
-    return (struct channel *)(void *)(s->base + PAGE + (size_t)index * channel_stride(s->slot_bytes));
+    return (struct channel *)(void *)(s->base + PAGE + round_up(sizeof(struct board_memory)) +
+                                      (size_t)index * channel_stride(s->slot_bytes));
 }
 
 char *segment_slot_data(struct segment *s, int channel, int slot)

@@ -1,7 +1,7 @@
 /*
  * The shared memory of one rank: an anonymous memfd that its local peers map.
- * It holds the rank's bell and, for every local peer, one inbound channel for
- * shm and one for cma. The reader owns the memory, so it lies near the reader.
+ * It holds the rank's bell, its board for small collectives and, for every
+ * local peer, one inbound channel for shm and one for cma. The reader owns the memory, so it lies near the reader.
  */
 #ifndef LINK_SEGMENT_H
 #define LINK_SEGMENT_H
@@ -56,6 +56,27 @@ struct channel {
     /* slot payloads follow, SEGMENT_DEPTH * slot_bytes */
 };
 
+/* What small collectives use (execute/board.h); here because it lies in the segment. */
+#define BOARD_DEPTH 4
+#define BOARD_BYTES 16384      /* largest contribution */
+#define BOARD_READ_BYTES 65536 /* most that one rank reads from all boards */
+#define BOARD_INLINE 56        /* bytes that fit into the flag's cache line */
+
+struct board_slot {
+    struct {
+        _Alignas(64) atomic_uint number; /* of the call; written last, release */
+        uint32_t signature;
+        char data[BOARD_INLINE];
+    } line;
+    _Alignas(64) struct frame frame;
+    _Alignas(64) char data[BOARD_BYTES];
+};
+
+struct board_memory {
+    _Alignas(64) atomic_uint done; /* last call that the owner has finished; release */
+    struct board_slot slots[BOARD_DEPTH];
+};
+
 struct segment {
     int fd;           /* memfd; -1 after mapping a peer's */
     int event_fd;     /* the owner's doorbell */
@@ -84,6 +105,7 @@ void segment_info(const struct segment *segment, struct segment_info *info);
 void segment_free(struct segment *segment);
 
 struct bell *segment_bell(struct segment *segment);
+struct board_memory *segment_board(struct segment *segment);
 struct channel *segment_channel(struct segment *segment, int index);
 char *segment_slot_data(struct segment *segment, int channel, int slot);
 

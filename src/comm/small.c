@@ -1,0 +1,123 @@
+/*
+ * Small calls on one host: over the boards (execute/board.h), past the queue
+ * when nothing else is under way. The same choice on every rank: it depends on
+ * agreed numbers only. Also here: what a rank that waits at its board for long
+ * finds out about the others.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "system/clock.h"
+
+polypath_result_t small_start(struct polypath_comm *comm)
+{
+    comm->shm_path = -1;
+    for (int p = 0; p < comm->npaths; p++)
+        if (!strcmp(comm->paths[p].kind, "shm"))
+            comm->shm_path = p;
+    if (!comm->one_host || comm->size == 1 || comm->shm_path < 0)
+        return POLYPATH_SUCCESS;
+    comm->board_segments = calloc((size_t)comm->size, sizeof *comm->board_segments);
+    if (comm->board_segments) {
+        for (int r = 0; r < comm->size; r++)
+            comm->board_segments[r] = r == comm->rank ? comm->segment : comm->peer_segments[r];
+        comm->board = board_create(comm->rank, comm->size, comm->board_segments);
+    }
+    if (!comm->board)
+        return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
+    host_set_peek(comm->host, board_peek, comm->board);
+    return POLYPATH_SUCCESS;
+}
+
+void small_stop(struct polypath_comm *comm)
+{
+    board_free(comm->board);
+    free(comm->board_segments);
+}
+
+bool small_takes(const struct polypath_comm *comm, polypath_collective_t collective, size_t bytes, uint32_t variant)
+{
+    return comm->board && comm->allowed >> comm->shm_path & 1 && !variant && board_takes(comm->board, collective, bytes);
+}
+
+static bool same_call(const struct frame *a, const struct frame *b)
+{
+    return a->kind == FRAME_COLLECTIVE && a->call == b->call;
+}
+
+polypath_result_t small_compare(struct polypath_comm *comm, const struct frame *mine, bool on_board)
+{
+    for (int r = 0; r < comm->size && comm->board; r++) {
+        struct frame theirs;
+        if (r == comm->rank)
+            continue;
+        /* a rank whose call of this number goes the other way has another size or another collective */
+        bool known = on_board ? host_early_frame(comm->host, r, &theirs) : board_last_frame(comm->board, r, &theirs);
+        if (known && same_call(&theirs, mine))
+            return host_mismatch(comm->rank, mine, r, &theirs);
+    }
+    return POLYPATH_SUCCESS;
+}
+
+static polypath_result_t too_late(struct polypath_comm *comm, const struct frame *mine)
+{
+    char what[200], other[200] = "nothing that has reached this rank";
+    struct frame theirs;
+    host_describe_frame(mine, what, sizeof what);
+    int r = board_waits_for(comm->board);
+    if (r >= 0 && host_early_frame(comm->host, r, &theirs))
+        host_describe_frame(&theirs, other, sizeof other);
+    else if (r >= 0 && board_last_frame(comm->board, r, &theirs))
+        host_describe_frame(&theirs, other, sizeof other);
+    return error_set(POLYPATH_ERROR_TIMEOUT,
+                     "%s: rank %d saw nothing move for %" PRIu64 " ms; it waits for rank %d over path %s, which was last "
+                     "seen in %s",
+                     what, comm->rank, comm->settings.timeout_ms, r, comm->paths[comm->shm_path].name, other);
+}
+
+/* One look around while a board call waits: sleeps a little; errors when it will not end. */
+polypath_result_t small_idle(struct polypath_comm *comm, const struct frame *mine, uint64_t *begin_ns)
+{
+    polypath_result_t result = host_idle(comm->host, UINT64_MAX);
+    if (result || !host_patient(comm->host))
+        return result;
+    if (!*begin_ns)
+        *begin_ns = clock_now_ns();
+    result = small_compare(comm, mine, true);
+    const int r = board_waits_for(comm->board);
+    if (!result && r >= 0 && host_peer_gone(comm->host, r) && !board_peek(comm->board)) {
+        char what[200];
+        host_describe_frame(mine, what, sizeof what);
+        return error_set(POLYPATH_ERROR_PEER_LOST, "%s: rank %d lost rank %d over path %s (its process has ended)", what,
+                         comm->rank, r, comm->paths[comm->shm_path].name);
+    }
+    if (!result && clock_now_ns() - *begin_ns > comm->settings.timeout_ms * 1000000)
+        return too_late(comm, mine);
+    return result;
+}
+
+bool small_call(struct polypath_comm *comm, const struct board_call *call, polypath_result_t *result)
+{
+    /* nobody else moves this communicator: no helper thread, nothing queued, nothing to agree on first */
+    if (comm->head || comm->helper_running || comm->exchange_due)
+        return false;
+    struct board_call mine = *call;
+    mine.frame.call = comm->next_call++;
+    comm->statistics.calls++;
+    comm->last_algorithm[call->frame.collective] = "board";
+    memset(comm->last_shares[call->frame.collective], 0, sizeof comm->last_shares[0]);
+    comm->last_shares[call->frame.collective][comm->shm_path] = 1;
+    if (board_try(comm->board, &mine, comm->oversubscribed ? 0 : comm->settings.spin, result) && !*result)
+        return true;
+    host_rest(comm->host);
+    for (uint64_t begin_ns = 0; !*result;) {
+        *result = small_idle(comm, &mine.frame, &begin_ns);
+        if (!*result && board_advance(comm->board, result) && !*result)
+            return true;
+    }
+    comm_fail(comm, *result, NULL);
+    return true;
+}

@@ -1,0 +1,330 @@
+/*
+ * Boards. A board has BOARD_DEPTH slots used in turn; slot s of call number q
+ * (q % BOARD_DEPTH == s) holds a line with the flag and up to BOARD_INLINE
+ * bytes, a description of the call, and room for BOARD_BYTES.
+ *
+ * When may a slot be used again? Its readers must have finished with call
+ * q - BOARD_DEPTH. Each rank publishes the last call it has finished (`done`).
+ * A call in which everybody waits for everybody proves that all have finished
+ * the one before it, so in the common case nobody looks at `done` at all.
+ */
+#include "execute/board.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "execute/host_internal.h"
+
+#define CALLS_APART(a, b) ((int32_t)((a) - (b))) /* numbers wrap around */
+
+struct board {
+    int rank, size;
+    struct board_memory **memory;  /* per rank */
+    struct segment *const *segments;
+    const void **sources;
+    uint32_t number;               /* of the current or last call */
+    uint32_t all_done;             /* every rank is known to have finished this call */
+    bool published;
+    int waiting;                   /* first rank not yet seen; ranks before it have been */
+    struct board_call call;
+    uint32_t signature;
+    char scaled[BOARD_BYTES];      /* own contribution after scaling */
+};
+
+struct board *board_create(int rank, int size, struct segment *const *segments)
+{
+    struct board *b = calloc(1, sizeof *b);
+    if (!b)
+        return NULL;
+    b->rank = rank;
+    b->size = size;
+    b->segments = segments;
+    b->memory = calloc((size_t)size, sizeof(struct board_memory *));
+    b->sources = calloc((size_t)size, sizeof *b->sources);
+    if (!b->memory || !b->sources) {
+        board_free(b);
+        return NULL;
+    }
+    for (int r = 0; r < size; r++)
+        b->memory[r] = segment_board(segments[r]);
+    return b;
+}
+
+void board_free(struct board *b)
+{
+    if (!b)
+        return;
+    free(b->memory);
+    free(b->sources);
+    free(b);
+}
+
+/* How many blocks a rank puts on its board, for each collective. */
+static size_t blocks_of(const struct board *b, polypath_collective_t collective)
+{
+    switch (collective) {
+    case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
+    case POLYPATH_COLLECTIVE_ALL_TO_ALL:
+    case POLYPATH_COLLECTIVE_SCATTER: return (size_t)b->size;
+    default: return 1;
+    }
+}
+
+bool board_takes(const struct board *b, polypath_collective_t collective, size_t bytes)
+{
+    if (collective == POLYPATH_COLLECTIVE_SEND_RECV)
+        return false;
+    /* what a rank writes must fit; what it reads from all others must stay small against dividing the work */
+    return bytes * blocks_of(b, collective) <= BOARD_BYTES && bytes * (size_t)b->size <= BOARD_READ_BYTES;
+}
+
+static uint32_t sign(const struct frame *f)
+{
+    uint64_t x = (uint64_t)f->collective << 56 ^ (uint64_t)f->type << 48 ^ (uint64_t)f->op << 40 ^
+                 (uint64_t)(uint32_t)f->root << 8 ^ f->variant;
+    x = (x ^ f->count) * 0x9e3779b97f4a7c15ull;
+    return (uint32_t)(x >> 32) ^ f->call;
+}
+
+static bool writes(const struct board *b)
+{
+    switch (b->call.frame.collective) {
+    case POLYPATH_COLLECTIVE_BROADCAST:
+    case POLYPATH_COLLECTIVE_SCATTER: return b->rank == b->call.frame.root;
+    default: return true;
+    }
+}
+
+/* Whether this rank needs what `rank` writes. */
+static bool needs(const struct board *b, int rank)
+{
+    switch (b->call.frame.collective) {
+    case POLYPATH_COLLECTIVE_BROADCAST:
+    case POLYPATH_COLLECTIVE_SCATTER: return rank == b->call.frame.root;
+    case POLYPATH_COLLECTIVE_REDUCE:
+    case POLYPATH_COLLECTIVE_GATHER: return b->rank == b->call.frame.root;
+    default: return true;
+    }
+}
+
+static bool everybody_meets(const struct board *b)
+{
+    switch (b->call.frame.collective) {
+    case POLYPATH_COLLECTIVE_BROADCAST:
+    case POLYPATH_COLLECTIVE_SCATTER:
+    case POLYPATH_COLLECTIVE_REDUCE:
+    case POLYPATH_COLLECTIVE_GATHER: return false;
+    default: return true;
+    }
+}
+
+/* Whether the slot of this call is free: everybody has finished the call that used it last. */
+static bool slot_free(struct board *b)
+{
+    const uint32_t last = b->number - BOARD_DEPTH;
+    if (CALLS_APART(b->all_done, last) >= 0)
+        return true;
+    uint32_t least = b->number;
+    for (int r = 0; r < b->size; r++) {
+        if (r == b->rank)
+            continue;
+        /* acquire: their reads of our slot before our writing it again */
+        uint32_t done = atomic_load_explicit(&b->memory[r]->done, memory_order_acquire);
+        if (CALLS_APART(done, last) < 0)
+            return false;
+        if (CALLS_APART(done, least) < 0)
+            least = done;
+    }
+    b->all_done = least;
+    return true;
+}
+
+static const void *contribution(struct board *b)
+{
+    const struct board_call *c = &b->call;
+    if (!c->scalar)
+        return c->send;
+    const size_t bytes = c->bytes * blocks_of(b, c->frame.collective);
+    compute_scale(c->op.type, b->scaled, c->send, c->scalar, bytes / polypath_type_bytes(c->op.type));
+    return b->scaled;
+}
+
+static void ring_all(struct board *b)
+{
+    /* pairs with the fence of a sleeper (segment.h): our flag before this, or its flag after it, is seen */
+    atomic_thread_fence(memory_order_seq_cst);
+    for (int r = 0; r < b->size; r++)
+        if (r != b->rank &&
+            atomic_load_explicit(&segment_bell(b->segments[r])->sleeping, memory_order_relaxed) != BELL_AWAKE)
+            segment_ring(b->segments[r]);
+}
+
+static void publish(struct board *b)
+{
+    struct board_slot *slot = &b->memory[b->rank]->slots[b->number % BOARD_DEPTH];
+    const size_t bytes = b->call.bytes * blocks_of(b, b->call.frame.collective);
+    const void *own = contribution(b);
+    b->sources[b->rank] = own;
+    if (writes(b)) {
+        if (bytes)
+            memcpy(bytes <= BOARD_INLINE ? slot->line.data : slot->data, own, bytes);
+        slot->line.signature = b->signature;
+        slot->frame = b->call.frame;
+        /* release: contribution, signature and description before the flag */
+        atomic_store_explicit(&slot->line.number, b->number, memory_order_release);
+        ring_all(b);
+    }
+    b->published = true;
+}
+
+/* Sees whether everyone needed is there. */
+static bool gathered(struct board *b, polypath_result_t *result)
+{
+    const size_t bytes = b->call.bytes * blocks_of(b, b->call.frame.collective);
+    for (; b->waiting < b->size; b->waiting++) {
+        const int r = b->waiting;
+        if (r == b->rank || !needs(b, r))
+            continue;
+        struct board_slot *slot = &b->memory[r]->slots[b->number % BOARD_DEPTH];
+        /* acquire: the flag before what it announces */
+        if (atomic_load_explicit(&slot->line.number, memory_order_acquire) != b->number)
+            return false;
+        if (slot->line.signature != b->signature) {
+            *result = host_mismatch(b->rank, &b->call.frame, r, &slot->frame);
+            return true;
+        }
+        b->sources[r] = bytes <= BOARD_INLINE ? slot->line.data : slot->data;
+    }
+    return true;
+}
+
+static const char *block_at(const void *base, size_t index, size_t bytes)
+{
+    return (const char *)base + index * bytes;
+}
+
+static void deliver(struct board *b)
+{
+    const struct board_call *c = &b->call;
+    const size_t bytes = c->bytes, me = (size_t)b->rank;
+    const bool root = b->rank == c->frame.root;
+    switch (c->frame.collective) {
+    case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
+        for (int r = 0; r < b->size; r++)
+            b->sources[r] = block_at(b->sources[r], me, bytes);
+        break;
+    case POLYPATH_COLLECTIVE_REDUCE:
+        if (!root)
+            return;
+        break;
+    case POLYPATH_COLLECTIVE_ALL_REDUCE: break;
+    case POLYPATH_COLLECTIVE_BROADCAST:
+        if (bytes && c->recv != b->sources[c->frame.root])
+            memcpy(c->recv, b->sources[c->frame.root], bytes);
+        return;
+    case POLYPATH_COLLECTIVE_SCATTER: {
+        const char *from = block_at(b->sources[c->frame.root], me, bytes);
+        if (bytes && from != c->recv)
+            memcpy(c->recv, from, bytes);
+        return;
+    }
+    case POLYPATH_COLLECTIVE_GATHER:
+        if (!root)
+            return;
+        /* fall through */
+    case POLYPATH_COLLECTIVE_ALL_GATHER:
+    case POLYPATH_COLLECTIVE_ALL_TO_ALL:
+        for (size_t r = 0; r < (size_t)b->size && bytes; r++) {
+            const char *from = c->frame.collective == POLYPATH_COLLECTIVE_ALL_TO_ALL
+                                   ? block_at(b->sources[r], me, bytes)
+                                   : b->sources[r];
+            char *to = (char *)c->recv + r * bytes;
+            if (to != from)
+                memcpy(to, from, bytes);
+        }
+        return;
+    default: return;
+    }
+    if (bytes)
+        compute_reduce(&c->op, c->recv, NULL, b->sources, b->size, bytes / polypath_type_bytes(c->op.type), false);
+}
+
+void board_begin(struct board *b, const struct board_call *call)
+{
+    b->call = *call;
+    b->number++;
+    b->published = false;
+    b->waiting = 0;
+    b->signature = sign(&call->frame);
+}
+
+bool board_advance(struct board *b, polypath_result_t *result)
+{
+    *result = POLYPATH_SUCCESS;
+    if (!b->published) {
+        if (!slot_free(b))
+            return false;
+        publish(b);
+    }
+    if (!gathered(b, result))
+        return false;
+    if (*result)
+        return true;
+    deliver(b);
+    if (everybody_meets(b))
+        b->all_done = b->number - 1;
+    /* release: our reads of the others' slots before they may write them again */
+    atomic_store_explicit(&b->memory[b->rank]->done, b->number, memory_order_release);
+    if (!everybody_meets(b))
+        ring_all(b); /* somebody may sleep until its slot is free */
+    return true;
+}
+
+bool board_try(struct board *b, const struct board_call *call, uint64_t spins, polypath_result_t *result)
+{
+    board_begin(b, call);
+    for (uint64_t i = 0; i <= spins; i++) {
+        if (board_advance(b, result))
+            return true;
+        host_relax();
+    }
+    return false;
+}
+
+bool board_peek(void *board)
+{
+    struct board *b = board;
+    if (!b->published)
+        return slot_free(b);
+    if (b->waiting >= b->size)
+        return false;
+    const struct board_slot *slot = &b->memory[b->waiting]->slots[b->number % BOARD_DEPTH];
+    return atomic_load_explicit(&slot->line.number, memory_order_acquire) == b->number;
+}
+
+int board_waits_for(const struct board *b)
+{
+    if (b->published)
+        return b->waiting < b->size ? b->waiting : -1;
+    for (int r = 0; r < b->size; r++)
+        if (r != b->rank && CALLS_APART(atomic_load_explicit(&b->memory[r]->done, memory_order_relaxed),
+                                        b->number - BOARD_DEPTH) < 0)
+            return r;
+    return -1;
+}
+
+bool board_last_frame(const struct board *b, int rank, struct frame *frame)
+{
+    uint32_t newest = 0;
+    bool any = false;
+    for (int s = 0; s < BOARD_DEPTH; s++) {
+        const struct board_slot *slot = &b->memory[rank]->slots[s];
+        uint32_t number = atomic_load_explicit(&slot->line.number, memory_order_acquire);
+        if (number && (!any || CALLS_APART(number, newest) > 0)) {
+            newest = number;
+            *frame = slot->frame;
+            any = true;
+        }
+    }
+    return any;
+}

@@ -40,17 +40,19 @@ static bool failed(polypath_result_t result)
 
 /* -------------------------------------------------------------- the two ranks */
 
-/* The environment of one rank, for execve(). The strings live as long as the array: until this process ends. */
+#define RANK_VARIABLES 5
+
+/* The environment of one rank, for execve(): the last RANK_VARIABLES entries are its own. free_environment(). */
 static char **rank_environment(const char *id, int rank)
 {
     size_t count = 0, kept = 0;
     while (environ[count])
         count++;
-    char **list = cli_allocate((count + 6) * sizeof *list);
-    static const char *const names[] = {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "UNIQUE_ID"};
+    char **list = cli_allocate((count + RANK_VARIABLES + 1) * sizeof *list);
+    static const char *const names[RANK_VARIABLES] = {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "UNIQUE_ID"};
     for (size_t i = 0; i < count; i++) {
         bool ours = false;
-        for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+        for (size_t n = 0; n < RANK_VARIABLES; n++) {
             size_t length = strlen(names[n]);
             ours |= !strncmp(environ[i], "POLYPATH_", 9) && !strncmp(environ[i] + 9, names[n], length) &&
                     environ[i][9 + length] == '=';
@@ -58,16 +60,27 @@ static char **rank_environment(const char *id, int rank)
         if (!ours)
             list[kept++] = environ[i];
     }
-    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+    for (size_t n = 0; n < RANK_VARIABLES; n++) {
         char *text = NULL;
         int length = n == 4  ? asprintf(&text, "POLYPATH_%s=%s", names[n], id)
                      : n % 2 ? asprintf(&text, "POLYPATH_%s=2", names[n])
                              : asprintf(&text, "POLYPATH_%s=%d", names[n], rank);
-        if (length >= 0)
-            list[kept++] = text;
+        if (length < 0)
+            exit(CLI_FAILURE);
+        list[kept++] = text;
     }
     list[kept] = NULL;
     return list;
+}
+
+static void free_environment(char **environment)
+{
+    size_t count = 0;
+    while (environment[count])
+        count++;
+    for (size_t n = 0; n < RANK_VARIABLES && n < count; n++)
+        free(environment[count - 1 - n]);
+    free(environment);
 }
 
 static pid_t start_rank(char **environment, bool json)
@@ -118,7 +131,9 @@ static int start_pair(bool json)
     bootstrap_format(&id, text);
     fflush(stdout);
     for (int rank = 0; rank < 2; rank++) {
-        pids[rank] = start_rank(rank_environment(text, rank), json);
+        char **environment = rank_environment(text, rank);
+        pids[rank] = start_rank(environment, json);
+        free_environment(environment);
         if (pids[rank] < 0) {
             fprintf(stderr, "polypath topo: cannot start a rank: %s\n", strerror(errno));
             if (pids[0] > 0) {

@@ -2,11 +2,16 @@
  * Arithmetic on host memory: n-ary reductions and scaling for every type and
  * op. Pure functions. Knows nothing of ranks, schedules or links.
  *
- * Numerics: integers wrap. float16, bfloat16, float8 are converted to float32,
- * folded there over all sources in order, and rounded once (to nearest even)
- * at the end. min and max return NaN if any source element is NaN. Every SIMD
- * level gives bit-identical results (tests/test_compute.c holds the scalar
- * reference against each).
+ * Numerics: integers wrap; their average truncates toward zero. float16,
+ * bfloat16, float8 are converted to float32, folded there over all sources in
+ * order, divided if asked, and rounded once (to nearest even) at the end.
+ * Beyond the largest number float8_e4m3 becomes NaN, which is what it has in
+ * place of infinity; the others become infinity. min and max return NaN if any
+ * source element is NaN, and order -0 below +0. A computed NaN is always the
+ * positive quiet one without payload; a mere copy (one source, no division)
+ * keeps its bits. Every SIMD level gives bit-identical results
+ * (tests/test_compute.c holds each against a reference of its own). All this
+ * presumes the FPU's usual state: nearest even, subnormals not flushed.
  */
 #ifndef COMPUTE_COMPUTE_H
 #define COMPUTE_COMPUTE_H
@@ -28,7 +33,8 @@ struct compute_op {
  * dst[i] = src[0][i] op src[1][i] op ... in this order, for i < count; then
  * divided if op->divisor > 1. nsrc >= 1 (1: convert nothing, copy or divide).
  * dst2, if not NULL, gets the same bytes. dst and dst2 may each be equal to
- * one of the sources, but not overlap one partly. No alignment is needed.
+ * one of the sources, but not overlap one partly. No alignment is needed. The
+ * caller has checked that type and op exist.
  * `stream`: write dst by non-temporal stores where that exists (for outputs
  * that will not be read again soon); dst2 is always written normally.
  */
@@ -41,7 +47,10 @@ void compute_scale(polypath_type_t type, void *dst, const void *src, const void 
 /* memcpy, with non-temporal stores if `stream` and where that exists. */
 void compute_copy(void *dst, const void *src, size_t bytes, bool stream);
 
-/* Conversions of one element, the reference for the vector ones. */
+/*
+ * Conversions of one element of float32 or a smaller float, in integer
+ * arithmetic; the vector ones equal them bit by bit.
+ */
 float compute_to_float(polypath_type_t type, const void *element);
 void compute_from_float(polypath_type_t type, void *element, float value);
 

@@ -415,6 +415,46 @@ static void test_final_twice_is_found(void **state)
     refuse(b, NULL, "final already");
 }
 
+/*
+ * Rank 1 sends block 0 back when it has read both blocks, which tells rank 0
+ * that its scratch is free. If block 0 is empty, nothing tells it.
+ */
+static void test_contract_that_rests_on_another_block_is_found(void **state)
+{
+    (void)state;
+    char why[256];
+    struct set set = {.size = 2};
+    struct schedule_builder *b = begin(POLYPATH_COLLECTIVE_BROADCAST, 2, 0, 2);
+    for (int block = 0; block < 2; block++) {
+        schedule_send(b, 1, slice_input(block));
+        schedule_copy(b, slice_output(block), slice_input(block));
+    }
+    struct slice back = schedule_scratch(b, 0);
+    uint32_t recv = schedule_recv(b, 1, back);
+    schedule_after(b, recv, schedule_copy(b, schedule_scratch(b, 0), back));
+    schedule_release(b, 1);
+    set.schedules[0] = schedule_finish(b);
+    b = begin(POLYPATH_COLLECTIVE_BROADCAST, 2, 1, 2);
+    uint32_t copies[2];
+    for (int block = 0; block < 2; block++) {
+        struct slice slot = schedule_scratch(b, block);
+        recv = schedule_recv(b, 0, slot);
+        copies[block] = schedule_copy(b, slice_output(block), slot);
+        schedule_after(b, recv, copies[block]);
+    }
+    uint32_t send = schedule_send(b, 0, slice_output(0));
+    schedule_after(b, copies[0], send);
+    schedule_after(b, copies[1], send);
+    schedule_recv_token(b, 0);
+    set.schedules[1] = schedule_finish(b);
+    const struct schedule *const *schedules = (const struct schedule *const *)set.schedules;
+    assert_true(check(&set, false, why, sizeof why));
+    assert_true(schedule_check_block(schedules, 2, 0, why, sizeof why));
+    assert_false(schedule_check_block(schedules, 2, 1, why, sizeof why));
+    assert_non_null(strstr(why, "may finish before"));
+    set_free(&set);
+}
+
 /* --------------------------------------------------------------- builder */
 
 static void test_builder_derives_its_arrays(void **state)
@@ -473,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_unlike_results_are_found),
         cmocka_unit_test(test_forbidden_buffers_are_found),
         cmocka_unit_test(test_final_twice_is_found),
+        cmocka_unit_test(test_contract_that_rests_on_another_block_is_found),
         cmocka_unit_test(test_builder_derives_its_arrays),
         cmocka_unit_test(test_failures_stick_to_the_builder),
     };

@@ -238,7 +238,7 @@ static bool order_steps(struct graph *g)
     uint32_t done = 0, ready = 0;
     for (uint32_t i = 0; i < g->nsteps; i++) {
         const struct step *step = graph_step(g, i);
-        waits[i] = step->waits + (step->kind == STEP_RECV ? 1u : 0u);
+        waits[i] = step->waits + (step->kind == STEP_RECV && graph_live(g, i) ? 1u : 0u);
         if (waits[i] == 0)
             g->order[ready++] = i;
     }
@@ -252,7 +252,7 @@ static bool order_steps(struct graph *g)
             if (--waits[after] == 0)
                 g->order[ready++] = after;
         }
-        if (step->kind == STEP_SEND && --waits[g->partner[i]] == 0)
+        if (step->kind == STEP_SEND && graph_live(g, i) && --waits[g->partner[i]] == 0)
             g->order[ready++] = g->partner[i];
     }
     bool good = done == g->nsteps;
@@ -292,7 +292,7 @@ static void find_ancestors(struct graph *g)
             uint32_t after = g->base[g->rank_of[i]] + s->successors[step->next + k];
             include(g, &g->ancestors[(size_t)g->position[after] * g->words], i);
         }
-        if (step->kind == STEP_SEND)
+        if (step->kind == STEP_SEND && graph_live(g, i))
             include(g, &g->ancestors[(size_t)g->position[g->partner[i]] * g->words], i);
     }
 }
@@ -306,7 +306,7 @@ static bool check_ready(const struct graph *g)
         const struct step *step = graph_step(g, i);
         for (uint32_t k = 0; k < step->nnext; k++) {
             uint32_t after = g->base[g->rank_of[i]] + s->successors[step->next + k];
-            if (graph_step(g, after)->kind == STEP_RECV && !before(g, i, g->partner[after]))
+            if (graph_step(g, after)->kind == STEP_RECV && graph_live(g, after) && !before(g, i, g->partner[after]))
                 return graph_fail(g, "%s may arrive before %s has run", graph_step_text(g, after, text),
                                   graph_step_text(g, i, other));
         }
@@ -341,11 +341,13 @@ static bool check_location(const struct graph *g, const struct access *access, u
     return true;
 }
 
-/* All accesses of a step, given to the visitor; a copy onto itself is none. */
+/* Where a step reads and, last, writes; a copy onto itself does neither. Returns how many. */
 static uint32_t step_accesses(const struct graph *g, uint32_t i, bool in_place, uint32_t *locations)
 {
     const struct step *step = graph_step(g, i);
     uint32_t count = 0;
+    if (!graph_live(g, i))
+        return 0;
     for (uint32_t k = 0; k < step->nsrc; k++)
         locations[count++] = graph_location(g, g->rank_of[i], graph_source(g, i, k), in_place);
     if (step->kind == STEP_SEND || step->flags & STEP_TOKEN)
@@ -406,7 +408,8 @@ static bool check_scratch(const struct graph *g, const uint64_t *done)
         if (!good)
             graph_fail(g, "out of memory");
         for (uint32_t i = 0; good && i < (uint32_t)s->nsteps; i++)
-            if (s->steps[i].kind == STEP_RECV && s->steps[i].dst.buffer == SLICE_SCRATCH)
+            if (s->steps[i].kind == STEP_RECV && s->steps[i].dst.buffer == SLICE_SCRATCH &&
+                graph_live(g, g->base[r] + i))
                 filler[s->steps[i].dst.index] = g->base[r] + i + 1;
         for (uint32_t i = g->base[r]; good && i < g->base[r + 1]; i++)
             for (uint32_t k = 0; good && k < graph_step(g, i)->nsrc; k++) {
@@ -486,12 +489,14 @@ static bool allocate(struct graph *g)
     return true;
 }
 
-bool schedule_check(const struct schedule *const *schedules, int size, bool rank_order, char *why, size_t why_bytes)
+static bool check(const struct schedule *const *schedules, int size, int only, bool rank_order, char *why,
+                  size_t why_bytes)
 {
     struct graph g = {.schedules = schedules,
                       .size = size,
                       .root = schedules[0]->root,
                       .nblocks = schedules[0]->nblocks,
+                      .only = only,
                       .collective = schedules[0]->collective,
                       .why = why,
                       .why_bytes = why_bytes};
@@ -516,4 +521,14 @@ out:
     free(g.position);
     free(g.ancestors);
     return good;
+}
+
+bool schedule_check(const struct schedule *const *schedules, int size, bool rank_order, char *why, size_t why_bytes)
+{
+    return check(schedules, size, -1, rank_order, why, why_bytes);
+}
+
+bool schedule_check_block(const struct schedule *const *schedules, int size, int block, char *why, size_t why_bytes)
+{
+    return check(schedules, size, block, false, why, why_bytes);
 }

@@ -15,4 +15,13 @@
  */
 bool schedule_check(const struct schedule *const *schedules, int size, bool rank_order, char *why, size_t why_bytes);
 
+/*
+ * The same for a message of which only block `block` is not empty, under an
+ * executor that sends no messages for empty blocks and completes their steps
+ * as soon as their local predecessors have (tokens are sent as ever). If each
+ * block passes alone then so does every set of them: more messages only add
+ * order. Not for AllToAll, whose blocks are named otherwise at both ends.
+ */
+bool schedule_check_block(const struct schedule *const *schedules, int size, int block, char *why, size_t why_bytes);
+
 #endif

@@ -17,6 +17,7 @@
 struct graph {
     const struct schedule *const *schedules;
     int size, root, nblocks;
+    int only; /* the one block that is not empty; -1: all are not */
     polypath_collective_t collective;
     uint32_t nsteps;
     uint32_t *base;     /* size + 1 entries */
@@ -47,6 +48,15 @@ static inline const struct step *graph_step(const struct graph *g, uint32_t step
 static inline struct slice graph_source(const struct graph *g, uint32_t step, uint32_t k)
 {
     return g->schedules[g->rank_of[step]]->sources[graph_step(g, step)->source + k];
+}
+
+/* Whether the step moves any bytes; tokens count. */
+static inline bool graph_live(const struct graph *g, uint32_t step)
+{
+    const struct step *s = graph_step(g, step);
+    if (g->only < 0 || s->flags & STEP_TOKEN)
+        return true;
+    return (s->kind == STEP_SEND ? graph_source(g, step, 0) : s->dst).block == g->only;
 }
 
 /* Whether the memory of INPUT block `block` of `rank` is that of OUTPUT block `block` when the call is in place. */

@@ -161,7 +161,7 @@ static bool execute(struct store *s, bool in_place, uint32_t *memory, uint32_t *
     for (uint32_t p = 0; p < g->nsteps; p++) {
         uint32_t i = g->order[p], value = NOTHING, rank = g->rank_of[i];
         const struct step *step = graph_step(g, i);
-        if (step->flags & STEP_TOKEN)
+        if (step->flags & STEP_TOKEN || !graph_live(g, i))
             continue;
         for (uint32_t k = 0; k < step->nsrc; k++) {
             value = memory[graph_location(g, rank, graph_source(g, i, k), in_place)];
@@ -266,7 +266,7 @@ static bool check_outputs(const struct store *s, bool in_place, const uint32_t *
     for (int block = 0; block < g->nblocks; block++) {
         uint32_t common = NOTHING;
         for (int rank = 0; rank < g->size; rank++) {
-            if (!output_expected(g, rank, block))
+            if (!output_expected(g, rank, block) || (g->only >= 0 && block != g->only))
                 continue;
             struct slice output = slice_output(block);
             uint32_t value = memory[graph_location(g, (uint32_t)rank, output, in_place)];

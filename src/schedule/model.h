@@ -27,7 +27,10 @@ struct model {
 uint64_t model_time_ns(const struct model *model, polypath_collective_t collective, enum schedule_algorithm algorithm,
                        uint64_t bytes);
 
-/* The fastest supported algorithm; ties go to the lower enum value. */
+/*
+ * The fastest supported algorithm; ties go to the lower enum value. DIRECT if
+ * none is supported, so that building it says why.
+ */
 enum schedule_algorithm model_choose(const struct model *model, polypath_collective_t collective, uint64_t bytes);
 
 #endif

@@ -131,7 +131,9 @@ bool schedule_rank_order(polypath_collective_t collective, enum schedule_algorit
 
 /*
  * Builds the schedule of one rank. `scaled`: contributions pass through a
- * STEP_SCALE first. The block structure is the collective's:
+ * STEP_SCALE first (where something is reduced; without meaning elsewhere). An
+ * executor may leave out the messages of empty blocks at both ends, but never
+ * tokens. The block structure is the collective's:
  *   AllReduce, Reduce       : `size` blocks, the same in input and output
  *   Broadcast               : `size` blocks (so that scatter + allgather forms exist)
  *   AllGather(V)            : input block 0..size-1 (only `rank` is read), output block r = rank r's

@@ -15,98 +15,7 @@
 #include <cmocka.h>
 
 #include "balance/balance.h"
-#include "simulator.h"
-
-#define MIB (1ull << 20)
-
-static struct balance_key key_of(uint64_t bytes, uint16_t allowed)
-{
-    struct balance_key key = {.collective = 1, .bucket = (uint8_t)balance_bucket(bytes), .allowed = allowed};
-    return key;
-}
-
-static void assert_sum(const uint32_t *shares, uint16_t allowed)
-{
-    uint64_t sum = 0;
-    for (int p = 0; p < BALANCE_PATHS; p++) {
-        sum += shares[p];
-        if (!(allowed & 1u << p))
-            assert_int_equal(shares[p], 0);
-    }
-    assert_int_equal(sum, BALANCE_ONE);
-}
-
-/* What the start-up measurement would say of the simulator's paths, `wrong` times off at most. */
-static void measured(struct simulator *s, double wrong, struct balance_path paths[BALANCE_PATHS])
-{
-    memset(paths, 0, BALANCE_PATHS * sizeof *paths);
-    for (int p = 0; p < s->npaths; p++) {
-        double by = wrong > 1 ? random_between(&s->random, 1 / wrong, wrong) : 1;
-        paths[p].latency_ns = (uint64_t)s->latency[p];
-        paths[p].bytes_per_us = (uint64_t)(s->rate[p] * 1000 * by + 1);
-    }
-}
-
-static struct simulator simulator_random(uint64_t seed, int most, bool hand_over)
-{
-    struct simulator s = {.random = seed * 7919 + 17, .noise = 0.1, .hand_over = hand_over};
-    s.npaths = 2 + (int)(random_next(&s.random) % (unsigned)(most - 1));
-    for (int p = 0; p < s.npaths; p++) {
-        s.latency[p] = random_scale(&s.random, 2000, 100000);
-        s.rate[p] = random_scale(&s.random, 0.5, 8);
-    }
-    return s;
-}
-
-/* One observation: a call, and its sample to the table. Returns the call's time. */
-static double step(struct balance *b, struct simulator *s, uint64_t bytes, int slow_path, double slow_by)
-{
-    uint32_t shares[BALANCE_PATHS];
-    uint16_t allowed = (uint16_t)((1u << s->npaths) - 1);
-    struct balance_key key = key_of(bytes, allowed);
-    balance_shares(b, key, bytes, shares);
-    assert_sum(shares, allowed);
-    struct balance_sample sample = simulate(s, shares, bytes, slow_path, slow_by);
-    balance_observe(b, key, bytes, &sample);
-    return (double)sample.call_ns;
-}
-
-static void shares_now(struct balance *b, const struct simulator *s, uint64_t bytes, uint32_t *shares)
-{
-    balance_shares(b, key_of(bytes, (uint16_t)((1u << s->npaths) - 1)), bytes, shares);
-}
-
-struct visited {
-    int count;
-    uint32_t shares[BALANCE_PATHS];
-    struct balance_key key;
-};
-
-static void visit_one(void *context, struct balance_key key, const uint32_t shares[BALANCE_PATHS])
-{
-    struct visited *v = context;
-    v->count++;
-    v->key = key;
-    memcpy(v->shares, shares, sizeof v->shares);
-}
-
-/* The shares of the only entry without probes and trials. */
-static void settled_shares(struct balance *b, const struct simulator *s, uint64_t bytes, uint32_t *shares)
-{
-    struct visited v = {0};
-    balance_visit(b, visit_one, &v);
-    if (v.count)
-        memcpy(shares, v.shares, sizeof v.shares);
-    else
-        shares_now(b, s, bytes, shares);
-}
-
-static double worth_now(struct balance *b, const struct simulator *s, uint64_t bytes)
-{
-    uint32_t shares[BALANCE_PATHS];
-    settled_shares(b, s, bytes, shares);
-    return worth(s, shares, bytes);
-}
+#include "balance_harness.h"
 
 /* --------------------------------------------------------------- numbers */
 
@@ -289,30 +198,6 @@ static void tell(const char *what, bool hand_over, const struct figures *f)
                   hand_over ? "on" : "off", 100 * mean(f), 100 * f->worst, f->latest, f->late, f->n);
 }
 
-enum start { START_MODEL, START_WRONG_MODEL, START_UNKNOWN_RATES, START_ANY, START_ONE_PATH };
-static const char *const start_names[] = {"from the model", "from a model up to 4 times off", "from unknown rates",
-                                          "from any split", "from any one path"};
-
-static struct balance *start_at(struct simulator *s, enum start start, uint64_t bytes)
-{
-    struct balance_path paths[BALANCE_PATHS];
-    measured(s, start == START_WRONG_MODEL ? 4 : 1, paths);
-    for (int p = 0; start == START_UNKNOWN_RATES && p < s->npaths; p++)
-        paths[p].bytes_per_us = 0;
-    struct balance *b = balance_create(s->npaths, paths);
-    assert_non_null(b);
-    uint32_t shares[BALANCE_PATHS] = {0};
-    for (int p = 0; p < s->npaths; p++)
-        shares[p] = (uint32_t)(random_next(&s->random) % 10000) + 500;
-    if (start == START_ONE_PATH) {
-        memset(shares, 0, sizeof shares);
-        shares[random_next(&s->random) % (unsigned)s->npaths] = 1;
-    }
-    if (start >= START_ANY)
-        balance_set_shares(b, key_of(bytes, (uint16_t)((1u << s->npaths) - 1)), shares);
-    return b;
-}
-
 /*
  * After how many observations are the shares worth 0.9 of the best there is,
  * and stay so? `soon` for all but `exceptions` of 500 seeds, `limit` for all.
@@ -456,7 +341,7 @@ static void a_burst_passes(void **state)
             for (int i = 0; i < 3; i++)
                 step(b, &s, bytes, path, by);
             int last = 0;
-            for (int i = 0; i < 80; i++) {
+            for (int i = 0; i < 160; i++) {
                 if (worth_now(b, &s, bytes) > best / 0.9)
                     last = i;
                 step(b, &s, bytes, -1, 1);
@@ -465,7 +350,8 @@ static void a_burst_passes(void **state)
             balance_free(b);
         }
         tell("after a burst", hand, &f);
-        assert_true(f.latest <= 64);
+        assert_true(f.late <= 3);
+        assert_true(f.latest <= 128);
     }
 }
 
@@ -507,7 +393,12 @@ static void follows_a_link_that_halves_and_recovers(void **state)
     }
 }
 
-/* A dead link is dropped at once; when it is back, a probe finds it. */
+/*
+ * A link at a fiftieth of its speed is dropped at once; when it is back, a
+ * probe finds it. When: within a probe interval where probes cost nothing. One
+ * that held up the whole call (with hand-over a whole chunk may sit on the
+ * dead path) is not repeated before its cost is below a hundredth.
+ */
 static void drops_a_dead_link_and_finds_it_again(void **state)
 {
     (void)state;
@@ -525,20 +416,21 @@ static void drops_a_dead_link_and_finds_it_again(void **state)
             for (int turn = 0; turn < 2; turn++) {
                 double best = optimum(&s, bytes);
                 int last = 0;
-                for (int i = 0; i < 200; i++) {
+                for (int i = 0; i < 300; i++) {
                     if (worth_now(b, &s, bytes) > best / 0.9)
                         last = i;
                     step(b, &s, bytes, -1, 1);
                 }
-                note(turn ? &back : &f, worth_now(b, &s, bytes) / best - 1, last, 3);
+                note(turn ? &back : &f, worth_now(b, &s, bytes) / best - 1, last, turn ? 240 : 3);
                 s.rate[link] = rate;
             }
             balance_free(b);
         }
-        tell("a link dies", hand, &f);
-        tell("it is back", hand, &back);
+        tell("a link dies (late: after 3)", hand, &f);
+        tell("it is back (late: after 240)", hand, &back);
         assert_true(f.late <= 4);
-        assert_true(back.latest <= 160);
+        assert_true(back.late <= 4);
+        assert_true(mean(&f) < 0.02 && mean(&back) < 0.02);
     }
 }
 
@@ -580,7 +472,7 @@ static void loses_little(bool bottleneck)
         }
         tell(bottleneck ? "against the best path, with a bottleneck" : "against the best path", hand, &f);
         assert_true(f.late <= f.n / 100);
-        assert_true(f.worst <= 0.03);
+        assert_true(f.worst <= (bottleneck ? 0.03 : 0.02));
         assert_true(mean(&f) < (bottleneck ? -0.08 : -0.18)); /* and on the whole it gains */
     }
 }

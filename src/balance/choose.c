@@ -32,6 +32,7 @@
 #define MARGIN (BALANCE_ONE / 66)       /* the least by which a challenger must be faster on the whole */
 #define MARGIN (BALANCE_ONE / 66)       /* the least by which a challenger must be faster on the whole */
 #define SPLIT_MARGIN (BALANCE_ONE / 33) /* the same for one of more paths */
+#define UNEXPLAINED (BALANCE_ONE / 6)   /* a call longer than the estimates say, by this, has another cause */
 #define PROBE_FIRST 4                   /* observations until a path that was just dropped is looked at again */
 
 static int bits(uint16_t mask)
@@ -165,6 +166,36 @@ static void consider_without(const struct entry *e, const struct arm_context *c,
     }
 }
 
+/*
+ * A path may cost more than its model knows: with hand-over, the last chunk of
+ * a slow path is what the whole call waits for. So when the call takes clearly
+ * longer than the estimates explain, the set without its smallest or second
+ * smallest share is a candidate too.
+ */
+static void consider_without_smallest(const struct entry *e, const struct arm_context *c, struct candidates *found,
+                                      const struct model_path together[BALANCE_PATHS])
+{
+    uint32_t shares[BALANCE_PATHS];
+    memcpy(shares, e->arms[e->incumbent].shares, sizeof shares);
+    uint16_t mask = model_active(shares);
+    uint64_t explained = model_split_time(together, shares, c->bytes);
+    if (found->present < scale(explained, BALANCE_ONE + UNEXPLAINED, BALANCE_ONE))
+        return;
+    for (int i = 0; i < 2 && bits(mask) > 2; i++) {
+        int smallest = -1;
+        for (int p = 0; p < c->npaths; p++)
+            if (shares[p] && (smallest < 0 || shares[p] < shares[smallest]))
+                smallest = p;
+        shares[smallest] = 0;
+        uint16_t rest = (uint16_t)(mask & ~(1u << smallest));
+        uint32_t those[BALANCE_PATHS];
+        model_solve(together, rest, rest, true, c->bytes, c->settings, those);
+        uint64_t t = model_split_time(together, those, c->bytes);
+        if (scale(t, BALANCE_ONE + SPLIT_MARGIN, BALANCE_ONE) < found->present)
+            consider(e, found, rest, t);
+    }
+}
+
 static struct candidates find_candidate(const struct entry *e, const struct arm_context *c)
 {
     struct candidates found = {0};
@@ -195,6 +226,7 @@ static struct candidates find_candidate(const struct entry *e, const struct arm_
     if (bits(mask) > 1 && (mask & ~now->mask) && scale(t, BALANCE_ONE + SPLIT_MARGIN, BALANCE_ONE) < found.present)
         consider(e, &found, mask, t);
     consider_without(e, c, &found, alone);
+    consider_without_smallest(e, c, &found, together);
     return found;
 }
 

@@ -16,7 +16,7 @@
 /* Products of a rate and a time do not fit in 64 bits. */
 __extension__ typedef unsigned __int128 wide;
 
-#define BALANCE_ARMS 6
+#define BALANCE_ARMS 8
 #define BALANCE_SCORES 12
 #define BALANCE_NEVER UINT64_MAX
 

@@ -375,7 +375,7 @@ static bool write_all(int fd, const char *text, size_t bytes)
     return true;
 }
 
-/* Replaces the file in one step. false: errno says why. */
+/* Replaces the file in one step, but without fsync: what a power cut spoils is only measured again. false: errno. */
 static bool replace_file(const char *file, const char *text)
 {
     char name[PATH_MAX];
@@ -386,7 +386,7 @@ static bool replace_file(const char *file, const char *text)
     int fd = mkostemp(name, O_CLOEXEC); /* mode 0600 */
     if (fd < 0)
         return false;
-    bool good = write_all(fd, text, strlen(text)) && fsync(fd) == 0;
+    bool good = write_all(fd, text, strlen(text));
     int why = errno;
     if (close(fd) != 0 && good) {
         why = errno;

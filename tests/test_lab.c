@@ -126,7 +126,10 @@ static int rank_datagrams(void)
  */
 static int rank_everyone(int hosts, int links)
 {
-    int me = rank_number("POLYPATH_LAB_HOST"), others = ((1 << hosts) - 1) & ~(1 << me);
+    int me = rank_number("POLYPATH_LAB_HOST"), others;
+    if (me < 0)
+        return 32;
+    others = ((1 << hosts) - 1) & ~(1 << me);
     for (int link = 0; link < links; link++) {
         struct sockaddr_in mine = address_of(link, me, 7002);
         int fd = socket(AF_INET, SOCK_DGRAM, 0), heard = 0, complete = 0;

@@ -19,11 +19,14 @@ const char *program_path(void)
 {
     static char path[4096];
     const char *given = getenv("POLYPATH_BINARY");
-    if (given)
-        return given;
+    if (path[0])
+        return path;
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 16);
     char *slash = length > 0 ? memrchr(path, '/', (size_t)length) : NULL;
-    strcpy(slash ? slash + 1 : path, "polypath");
+    snprintf(slash ? slash + 1 : path, 16, "polypath");
+    if (given)
+        snprintf(path, sizeof path, "%s", given);
+    unsetenv("POLYPATH_BINARY"); /* it is no setting, and the library says so */
     return path;
 }
 

@@ -20,8 +20,6 @@
 
 #define WORDS_MAX 64
 
-extern char **environ;
-
 static const char *package_of(const char *tool)
 {
     return !strcmp(tool, "nft") ? "nftables" : "iproute2";

@@ -64,7 +64,7 @@ static int up_main(int argc, char **argv)
     if (!lab.hosts)
         lab.hosts = 2;
     if (!lab.name[0])
-        strcpy(lab.name, LAB_NAME_DEFAULT);
+        snprintf(lab.name, sizeof lab.name, LAB_NAME_DEFAULT);
     if (lab_lock(&lock))
         return complain(argv[0]);
     lab_sweep();

@@ -163,7 +163,10 @@ static polypath_result_t set_loss(const char *namespace, const struct lab_link *
     TRY(namespace_enter(namespace, &back));
     polypath_result_t result = command_run("nft", rules, NULL);
     namespace_leave(back);
-    return result;
+    /* The other hosts lose what we send: as packets of the wire, not as segments of 64 KiB. 65535 is the default. */
+    return result ? result
+                  : command_run("ip", "-n", namespace, "link", "set", "dev", name, "gso_max_segs",
+                                link->loss_ppm ? "1" : "65535", NULL);
 }
 
 /* The name of the switch's end of a host's veth. */

@@ -27,7 +27,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case LAB_KEY_NAME:
         result = lab_check_name(arg);
         if (!result)
-            strcpy(lab->name, arg);
+            snprintf(lab->name, sizeof lab->name, "%s", arg);
         break;
     case LAB_KEY_HOSTS: {
         long hosts = strtol(arg, &end, 10);

@@ -285,7 +285,7 @@ static polypath_result_t set_device(const struct relay *relay, int host)
 {
     struct ifreq request = {0};
     int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    strcpy(request.ifr_name, link_of(relay)->name);
+    memcpy(request.ifr_name, link_of(relay)->name, IF_NAMESIZE);
     request.ifr_mtu = link_of(relay)->mtu;
     int failed = control < 0 || ioctl(control, SIOCSIFMTU, &request);
     request.ifr_qlen = TAP_QUEUE;
@@ -309,7 +309,7 @@ static polypath_result_t make_tap(struct relay *relay, int host)
     polypath_result_t result = open_tun(&fd);
     if (result)
         return result;
-    strcpy(request.ifr_name, link_of(relay)->name);
+    memcpy(request.ifr_name, link_of(relay)->name, IF_NAMESIZE);
     if (ioctl(fd, TUNSETIFF, &request)) {
         int reason = errno;
         close(fd);

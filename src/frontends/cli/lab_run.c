@@ -99,8 +99,6 @@ static polypath_result_t serve(const struct lab *lab, char *text)
 static polypath_result_t open_namespaces(const struct lab *lab, int *namespaces)
 {
     char path[LAB_NAMESPACE_BYTES + 16], name[LAB_NAMESPACE_BYTES];
-    for (int h = 0; h < lab->hosts; h++)
-        namespaces[h] = -1;
     for (int h = 0; h < lab->hosts; h++) {
         snprintf(path, sizeof path, "/run/netns/%s", lab_namespace(name, lab->name, h));
         namespaces[h] = open(path, O_RDONLY | O_CLOEXEC);
@@ -114,6 +112,8 @@ static int run_in_lab(struct lab_run *run)
 {
     char text[2 * POLYPATH_UNIQUE_ID_BYTES + 1];
     int namespaces[LAB_HOSTS_MAX], status = CLI_FAILURE;
+    for (int h = 0; h < LAB_HOSTS_MAX; h++)
+        namespaces[h] = -1;
     struct launch_place *places = calloc((size_t)run->options.size, sizeof *places);
     if (!places)
         error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
@@ -123,7 +123,7 @@ static int run_in_lab(struct lab_run *run)
         place_ranks(run, namespaces, places);
         status = launch_run(&run->launch, places, text);
     }
-    for (int h = 0; places && h < run->lab.hosts; h++)
+    for (int h = 0; h < run->lab.hosts; h++)
         if (namespaces[h] >= 0)
             close(namespaces[h]);
     free(places);
@@ -137,7 +137,7 @@ static int run_in_existing(struct lab_run *run)
         return complain(run);
     lab_sweep();
     char name[LAB_NAME_MAX + 1];
-    strcpy(name, run->lab.name[0] ? run->lab.name : LAB_NAME_DEFAULT);
+    snprintf(name, sizeof name, "%s", run->lab.name[0] ? run->lab.name : LAB_NAME_DEFAULT);
     polypath_result_t result = lab_load(name, &run->lab);
     lab_unlock(lock);
     if (result) {

@@ -159,7 +159,7 @@ polypath_result_t lab_parse_link(const char *spec, struct lab *lab)
     char copy[256], *rest = copy, *field;
     if (strlen(spec) >= sizeof copy)
         return error_set(POLYPATH_ERROR_ARGUMENT, "the link '%.40s...' is too long", spec);
-    strcpy(copy, spec);
+    memcpy(copy, spec, strlen(spec) + 1);
     for (bool first = true; (field = strsep(&rest, ",")); first = false) {
         char *value = strchr(field, '=');
         polypath_result_t result;
@@ -195,17 +195,19 @@ static const char *format_quantity(char *text, double value, const struct unit *
 const char *lab_format_rate(char *text, uint64_t bits)
 {
     static const struct unit units[] = {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {NULL, 0}};
-    if (!bits)
-        return strcpy(text, "none");
-    return format_quantity(text, (double)bits, units);
+    if (bits)
+        return format_quantity(text, (double)bits, units);
+    snprintf(text, 32, "none");
+    return text;
 }
 
 const char *lab_format_delay(char *text, uint64_t ns)
 {
     static const struct unit units[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
-    if (!ns)
-        return strcpy(text, "0");
-    return format_quantity(text, (double)ns, units);
+    if (ns)
+        return format_quantity(text, (double)ns, units);
+    snprintf(text, 32, "0");
+    return text;
 }
 
 const char *lab_format_percent(char *text, uint32_t ppm)

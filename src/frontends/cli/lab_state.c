@@ -139,7 +139,7 @@ static bool link_from_json(json_t *json, struct lab_link *link)
                     &link->mtu, "impaired", &impaired, "down", &down, "means", &means, "relay", &relay) ||
         strlen(name) >= sizeof link->name || strchr(name, '/'))
         return false;
-    strcpy(link->name, name);
+    memcpy(link->name, name, strlen(name) + 1);
     link->rate_bits = (uint64_t)rate;
     link->delay_ns = (uint64_t)delay;
     link->loss_ppm = (uint32_t)loss;
@@ -187,7 +187,7 @@ static bool lab_from_json(json_t *json, struct lab *lab)
         strcmp(name, lab->name) || strlen(boot) >= sizeof lab->boot || lab->hosts < 2 || lab->hosts > LAB_HOSTS_MAX ||
         json_array_size(links) > LAB_LINKS_MAX)
         return false;
-    strcpy(lab->boot, boot);
+    memcpy(lab->boot, boot, strlen(boot) + 1);
     lab->building = building;
     lab->temporary = temporary;
     lab->ipv6 = ipv6;
@@ -226,7 +226,7 @@ polypath_result_t lab_load(const char *name, struct lab *lab)
     polypath_result_t result = lab_check_name(name);
     if (result)
         return result;
-    strcpy(lab->name, name);
+    memcpy(lab->name, name, strlen(name) + 1); /* as long as lab_check_name allows */
     if (!lab_exists(name))
         return no_such_lab(name);
     json_error_t where;

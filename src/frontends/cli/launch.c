@@ -31,8 +31,6 @@
 #define DRAIN_NS (SECOND_NS)          /* for what a rank's helpers (tee) still write after it has ended */
 #define NEVER UINT64_MAX
 
-extern char **environ;
-
 enum event_tag { TAG_OUTPUT = 0, TAG_SIGNAL = 1, TAG_STDIN = 2 }; /* upper half of epoll's data */
 
 /* How far the ending of the ranks has gone; each step has its deadline. */

@@ -31,7 +31,7 @@ static double seconds(struct argp_state *state, const char *option, const char *
     return value;
 }
 
-static void add_variable(struct launch_options *options, struct argp_state *state, const char *text)
+static error_t add_variable(struct launch_options *options, struct argp_state *state, const char *text)
 {
     const char *equals = strchr(text, '=');
     if (equals == text || !*text)
@@ -39,13 +39,16 @@ static void add_variable(struct launch_options *options, struct argp_state *stat
     if (!equals) {
         if (!getenv(text))
             argp_error(state, "-x %s: that variable is not set here; give NAME=VALUE", text);
-        return; /* the ranks inherit it */
+        return 0; /* the ranks inherit it */
     }
     const char **grown = realloc(options->environment, (options->environment_count + 1) * sizeof *options->environment);
-    if (!grown)
+    if (!grown) {
         argp_failure(state, 1, ENOMEM, "-x %s", text);
+        return ENOMEM;
+    }
     options->environment = grown;
     options->environment[options->environment_count++] = text;
+    return 0;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -60,7 +63,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         options->size = (int)size;
         return 0;
     }
-    case 'x': add_variable(options, state, arg); return 0;
+    case 'x': return add_variable(options, state, arg);
     case KEY_NO_PREFIX: options->no_prefix = true; return 0;
     case KEY_OUTPUT: options->output = arg; return 0;
     case KEY_GRACE: options->grace_s = seconds(state, "grace", arg); return 0;

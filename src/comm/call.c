@@ -334,6 +334,9 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     place_rows(call);
     h->frame.row_bytes = (uint32_t)h->row_bytes;
     h->frame.variant = mix(mix(call->variant, algorithm), h->window);
+    /* where rows wait in scratch depends on the ranges, so they must be equal; otherwise they are the sender's choice */
+    for (int p = 1; p <= h->npaths && h->window != UINT32_MAX; p++)
+        h->frame.variant = mix(h->frame.variant, h->first_row[p]);
     if (!call->npoints) {
         h->frame.call = comm->next_call++;
         comm->last_algorithm[call->collective] = schedule_algorithm_name(algorithm);

@@ -289,52 +289,6 @@ static const char *cache_path(const struct polypath_comm *comm, char *text, size
     return cache_default_file(text, bytes) ? NULL : text;
 }
 
-/* Rank 0 reads the cache and tells the others what it found. */
-static polypath_result_t load(struct polypath_comm *comm, bool *found)
-{
-    struct balance_path paths[BALANCE_PATHS] = {0};
-    struct cached_list list = {0};
-    uint64_t head[2 + 2 * HOST_PATHS] = {0};
-    *found = false;
-    if (comm->rank == 0) {
-        char file[4096], key[65];
-        const char *path = cache_path(comm, file, sizeof file);
-        cache_key(comm, key);
-        if (path)
-            cache_load(path, key, comm->balance, paths, comm->npaths, found);
-        if (*found)
-            balance_visit(comm->balance, collect, &list);
-        head[0] = *found;
-        head[1] = list.count;
-        for (int p = 0; p < comm->npaths; p++) {
-            head[2 + 2 * p] = paths[p].latency_ns;
-            head[3 + 2 * p] = paths[p].bytes_per_us;
-        }
-    }
-    polypath_result_t result = comm_internal(comm, POLYPATH_COLLECTIVE_BROADCAST, head, head, 2 + 2 * HOST_PATHS,
-                                             POLYPATH_UINT64, POLYPATH_SUM, 0);
-    *found = head[0];
-    if (!result && *found && head[1]) {
-        if (comm->rank) {
-            list.entries = malloc(head[1] * sizeof *list.entries);
-            list.count = list.entries ? head[1] : 0;
-        }
-        if (list.count != head[1])
-            result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
-        else
-            result = comm_internal(comm, POLYPATH_COLLECTIVE_BROADCAST, list.entries, list.entries,
-                                   head[1] * sizeof *list.entries, POLYPATH_UINT8, POLYPATH_SUM, 0);
-        for (size_t i = 0; i < list.count && !result && comm->rank; i++)
-            balance_set_shares(comm->balance, list.entries[i].key, list.entries[i].shares);
-    }
-    for (int p = 0; p < comm->npaths && *found; p++) {
-        comm->paths[p].latency_ns = head[2 + 2 * p];
-        comm->paths[p].bytes_per_us = head[3 + 2 * p];
-    }
-    free(list.entries);
-    return result;
-}
-
 /* What the model of the algorithms knows: ranks of a host as measured there, hosts by the sum of the paths. */
 static void inform(struct polypath_comm *comm)
 {
@@ -358,6 +312,57 @@ static void inform(struct polypath_comm *comm)
         link->bytes_per_us = 1;
 }
 
+/* Rank 0 reads the cache and tells the others what it found. */
+static polypath_result_t load(struct polypath_comm *comm, bool *found)
+{
+    struct balance_path paths[BALANCE_PATHS] = {0};
+    struct cached_list list = {0};
+    uint64_t head[2 + 2 * HOST_PATHS] = {0};
+    *found = false;
+    if (comm->rank == 0) {
+        char file[4096], key[65];
+        const char *path = cache_path(comm, file, sizeof file);
+        cache_key(comm, key);
+        /* into a table of its own: every rank, this one too, then takes the same steps with the real one */
+        struct balance *read = path ? balance_create(comm->npaths, paths) : NULL;
+        if (read)
+            cache_load(path, key, read, paths, comm->npaths, found);
+        if (*found)
+            balance_visit(read, collect, &list);
+        balance_free(read);
+        head[0] = *found;
+        head[1] = list.count;
+        for (int p = 0; p < comm->npaths; p++) {
+            head[2 + 2 * p] = paths[p].latency_ns;
+            head[3 + 2 * p] = paths[p].bytes_per_us;
+        }
+    }
+    polypath_result_t result = comm_internal(comm, POLYPATH_COLLECTIVE_BROADCAST, head, head, 2 + 2 * HOST_PATHS,
+                                             POLYPATH_UINT64, POLYPATH_SUM, 0);
+    *found = head[0];
+    if (!result && *found && head[1]) {
+        if (comm->rank) {
+            list.entries = malloc(head[1] * sizeof *list.entries);
+            list.count = list.entries ? head[1] : 0;
+        }
+        if (list.count != head[1])
+            result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
+        else
+            result = comm_internal(comm, POLYPATH_COLLECTIVE_BROADCAST, list.entries, list.entries,
+                                   head[1] * sizeof *list.entries, POLYPATH_UINT8, POLYPATH_SUM, 0);
+    }
+    for (int p = 0; p < comm->npaths && *found && !result; p++) {
+        comm->paths[p].latency_ns = head[2 + 2 * p];
+        comm->paths[p].bytes_per_us = head[3 + 2 * p];
+    }
+    if (*found && !result)
+        inform(comm);
+    for (size_t i = 0; i < list.count && !result; i++)
+        balance_set_shares(comm->balance, list.entries[i].key, list.entries[i].shares);
+    free(list.entries);
+    return result;
+}
+
 polypath_result_t tune_start(struct polypath_comm *comm)
 {
     comm->exchange_send = calloc(SAMPLE_WORDS, sizeof *comm->exchange_send);
@@ -369,10 +374,11 @@ polypath_result_t tune_start(struct polypath_comm *comm)
         return POLYPATH_SUCCESS; /* one path: nothing to balance */
     bool found;
     polypath_result_t result = load(comm, &found);
-    if (!result && !found && comm->settings.tune && !*comm->settings.shares)
+    if (!result && !found && comm->settings.tune && !*comm->settings.shares) {
         result = measure(comm);
-    if (!result)
-        inform(comm);
+        if (!result)
+            inform(comm);
+    }
     return result;
 }
 

@@ -197,7 +197,7 @@ struct schedule *call_schedule(struct polypath_comm *comm, polypath_collective_t
     return s;
 }
 
-static enum schedule_algorithm choose_algorithm(const struct polypath_comm *comm, const struct polypath_request *call)
+static enum schedule_algorithm choose_algorithm(struct polypath_comm *comm, const struct polypath_request *call)
 {
     if (*comm->settings.algorithm) {
         enum schedule_algorithm wish = schedule_algorithm_by_name(comm->settings.algorithm);
@@ -205,7 +205,11 @@ static enum schedule_algorithm choose_algorithm(const struct polypath_comm *comm
             (!comm->settings.reproducible || schedule_rank_order(call->collective, wish)))
             return wish;
     }
-    return model_choose(&comm->model, call->collective, call->bytes);
+    struct choice_entry *entry = &comm->choices[(call->bytes * 31 + (uint64_t)call->collective) % 16];
+    if (!entry->known || entry->bytes != call->bytes || entry->collective != call->collective)
+        *entry = (struct choice_entry){call->bytes, true, call->collective,
+                                       model_choose(&comm->model, call->collective, call->bytes)};
+    return entry->algorithm;
 }
 
 /* ---------------------------------------------------------------- cutting */
@@ -380,19 +384,16 @@ static void complete(struct polypath_comm *comm, struct polypath_request *call, 
 }
 
 /*
- * The call to move now: the head of the queue, or the balancer's own exchange
- * in front of the next collective after a window (the same place in the order
- * on every rank).
+ * The next call: the head of the queue, or the balancer's own exchange in
+ * front of the next collective after a window (the same place in the order on
+ * every rank).
  */
-static struct polypath_request *current(struct polypath_comm *comm)
+static struct polypath_request *next_call(struct polypath_comm *comm)
 {
-    if (comm->exchange_call && atomic_load_explicit(&comm->exchange_call->state, memory_order_relaxed) == CALL_RUNNING)
-        return comm->exchange_call;
     pthread_mutex_lock(&comm->lock);
     struct polypath_request *call = comm->head;
     pthread_mutex_unlock(&comm->lock);
-    if (call && comm->exchange_due && !call->npoints &&
-        atomic_load_explicit(&call->state, memory_order_relaxed) == CALL_QUEUED) {
+    if (call && comm->exchange_due && !call->npoints) {
         tune_exchange_begin(comm);
         return comm->exchange_call;
     }
@@ -405,11 +406,13 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
     polypath_result_t result = comm_check(comm);
     if (result)
         return result;
-    struct polypath_request *call = current(comm);
-    if (!call)
-        return POLYPATH_SUCCESS;
-    if (atomic_load_explicit(&call->state, memory_order_relaxed) == CALL_QUEUED)
+    struct polypath_request *call = comm->current;
+    if (!call) {
+        call = comm->current = next_call(comm);
+        if (!call)
+            return POLYPATH_SUCCESS;
         result = begin(comm, call);
+    }
     bool done = false, moved = false;
     if (!result && call->on_board)
         done = board_advance(comm->board, &result);
@@ -422,8 +425,8 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
     }
     if (!done)
         return POLYPATH_SUCCESS;
+    comm->current = NULL;
     if (call == comm->exchange_call) {
-        atomic_store_explicit(&call->state, CALL_DONE, memory_order_relaxed);
         tune_exchange_end(comm);
         return POLYPATH_SUCCESS;
     }

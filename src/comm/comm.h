@@ -138,6 +138,13 @@ struct schedule_entry {
     struct schedule *schedule;
 };
 
+struct choice_entry {
+    uint64_t bytes;
+    bool known;
+    polypath_collective_t collective;
+    enum schedule_algorithm algorithm;
+};
+
 #define POINT_CACHE 8
 struct point_entry {
     int npoints;
@@ -199,6 +206,8 @@ struct polypath_comm {
     struct polypath_request *head, *tail, *free_calls;
 
     /* only the driver touches these */
+    struct polypath_request *current; /* the call under way; NULL between calls */
+    struct choice_entry choices[16];  /* algorithms chosen lately */
     uint32_t next_call;
     struct window windows[WINDOWS];
     int nwindows;

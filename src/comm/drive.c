@@ -45,16 +45,13 @@ static void hand_back(struct polypath_comm *comm)
 /* After an advance that moved nothing. *moved_ns: when something moved last; 0: not known yet. */
 static polypath_result_t wait_a_little(struct polypath_comm *comm, uint64_t *moved_ns)
 {
-    pthread_mutex_lock(&comm->lock);
-    struct polypath_request *call = comm->head; /* stays: only the driver takes calls out */
-    pthread_mutex_unlock(&comm->lock);
-    if (call && call->on_board && atomic_load_explicit(&call->state, memory_order_relaxed) == CALL_RUNNING)
+    const struct polypath_request *call = comm->current;
+    if (call && call->on_board)
         return small_idle(comm, &call->host.frame, moved_ns);
     if (!*moved_ns)
         *moved_ns = clock_now_ns();
     polypath_result_t result = host_idle(comm->host, *moved_ns + comm->settings.timeout_ms * 1000000);
-    if (!result && host_patient(comm->host) && call &&
-        atomic_load_explicit(&call->state, memory_order_relaxed) == CALL_RUNNING && !call->npoints)
+    if (!result && host_patient(comm->host) && call && !call->npoints)
         result = small_compare(comm, &call->host.frame, false);
     return result;
 }

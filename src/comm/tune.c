@@ -141,7 +141,6 @@ void tune_exchange_begin(struct polypath_comm *comm)
     call->type = POLYPATH_UINT64;
     call->internal = true;
     call_fill(call, words, comm->exchange_recv, SAMPLE_WORDS);
-    atomic_store_explicit(&call->state, CALL_QUEUED, memory_order_relaxed);
 }
 
 /* The same arithmetic on the same numbers on every rank: bytes add up, times are the slowest rank's. */
@@ -310,6 +309,7 @@ static void inform(struct polypath_comm *comm)
                                         : rate * 2 * (uint64_t)(comm->layout.nhosts - 1) / (uint64_t)comm->layout.nhosts;
     if (!link->bytes_per_us)
         link->bytes_per_us = 1;
+    memset(comm->choices, 0, sizeof comm->choices);
 }
 
 /* Rank 0 reads the cache and tells the others what it found. */

@@ -17,7 +17,7 @@
 
 #include "execute/host_internal.h"
 
-#define YIELDS 64            /* times the core is given away before sleeping */
+#define YIELDS 256           /* times the core is given away before sleeping */
 #define NAP_MS 50            /* longest sleep: interrupts and lost peers are seen at least this often */
 #define EVENTS 64
 

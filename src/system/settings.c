@@ -22,7 +22,7 @@
 static const struct setting table[] = {
     {"timeout_ms", SETTING_NUMBER, AT(timeout_ms), 1, 86400000, "60000", NULL,
      "a call in which nothing at all moves for this long fails (milliseconds)", true},
-    {"spin", SETTING_NUMBER, AT(spin), 0, 100000000, "2000", NULL,
+    {"spin", SETTING_NUMBER, AT(spin), 0, 100000000, "300", NULL,
      "polls of a waiting rank before it gives its core away; lowered by itself when ranks outnumber cores", false},
     {"progress_thread", SETTING_CHOICE, AT(progress_thread), 0, 2, "auto", "never always auto",
      "a helper thread that moves non-blocking operations; auto: when the host has more cores than ranks", false},

@@ -50,7 +50,7 @@ struct polypath_request *call_new(struct polypath_comm *comm, int nblocks)
     call->next = NULL;
     call->nblocks = nblocks;
     call->result = POLYPATH_SUCCESS;
-    call->on_board = call->internal = call->scaled = call->single_block = call->observe = call->schedule_owned = false;
+    call->on_board = call->internal = call->scaled = call->observe = call->schedule_owned = false;
     call->schedule = NULL;
     call->npoints = 0;
     call->variant = 0;
@@ -74,10 +74,24 @@ void call_release(struct polypath_request *call)
     pthread_mutex_unlock(&comm->lock);
 }
 
+static polypath_result_t aborted(const struct polypath_comm *comm)
+{
+    return error_set(POLYPATH_ERROR_ABORTED, "the communicator was aborted on rank %d", comm->rank);
+}
+
+polypath_result_t comm_check_abort(struct polypath_comm *comm)
+{
+    if (!atomic_load_explicit(&comm->failure, memory_order_relaxed) && host_interrupted(comm->host))
+        comm_fail(comm, aborted(comm), NULL);
+    return comm_check(comm);
+}
+
 polypath_result_t comm_check(struct polypath_comm *comm)
 {
     /* acquire: the text before the code */
     int code = atomic_load_explicit(&comm->failure, memory_order_acquire);
+    if (!code && comm->host && host_interrupted(comm->host))
+        return aborted(comm);
     return code ? error_set((polypath_result_t)code, "%s", comm->failure_text) : POLYPATH_SUCCESS;
 }
 
@@ -92,6 +106,7 @@ void comm_fail(struct polypath_comm *comm, polypath_result_t code, const char *t
         if (comm->host)
             host_fail(comm->host, kept);
     }
+    comm->current = NULL;
     pthread_mutex_lock(&comm->lock);
     struct polypath_request *call = comm->head;
     comm->head = comm->tail = NULL;
@@ -121,8 +136,7 @@ static void cut_evenly(struct polypath_request *call, const char *in, char *out,
 {
     const size_t n = (size_t)call->nblocks;
     size_t each = (count + n - 1) / n;
-    call->single_block = count * element <= SINGLE_BLOCK_BYTES;
-    if (call->single_block)
+    if (count * element <= SINGLE_BLOCK_BYTES)
         each = count;
     else if (each * element >= 4096)
         each = (each * element + 63) / 64 * 64 / element;
@@ -197,6 +211,15 @@ struct schedule *call_schedule(struct polypath_comm *comm, polypath_collective_t
     return s;
 }
 
+bool call_possible(const struct polypath_comm *comm, polypath_collective_t collective)
+{
+    for (int a = 0; a < ALGORITHM_COUNT; a++)
+        if (schedule_supported(collective, (enum schedule_algorithm)a, &comm->model.shape) &&
+            (!comm->settings.reproducible || schedule_rank_order(collective, (enum schedule_algorithm)a)))
+            return true;
+    return false;
+}
+
 static enum schedule_algorithm choose_algorithm(struct polypath_comm *comm, const struct polypath_request *call)
 {
     if (*comm->settings.algorithm) {
@@ -220,21 +243,37 @@ static bool reduces(polypath_collective_t collective)
            collective == POLYPATH_COLLECTIVE_REDUCE;
 }
 
+/*
+ * Rows of one path that fit into the scratch memory, from agreed numbers only
+ * (schedule.h, scratch safety). A row takes about a slot per rank; at the root
+ * of a direct Reduce one per rank and block.
+ */
+static size_t scratch_rows(const struct polypath_comm *comm, const struct polypath_request *call, size_t row_bytes)
+{
+    const size_t n = (size_t)comm->size, paths = (size_t)__builtin_popcount(comm->allowed | 1u);
+    const size_t slots = (call->collective == POLYPATH_COLLECTIVE_REDUCE ? n * n : n) * (call->scaled ? 2 : 1);
+    return comm->settings.scratch_bytes / (row_bytes * slots * paths);
+}
+
 /* Rows small enough to spread over paths and to overlap, large enough that handling them costs nothing. */
 static size_t choose_row_bytes(const struct polypath_comm *comm, const struct polypath_request *call, size_t largest)
 {
     const size_t limit = comm->settings.chunk_bytes ? (comm->settings.chunk_bytes + 63) & ~(size_t)63
                          : comm->one_host           ? 32768
                                                     : 131072;
-    if (call->npoints)
-        return limit; /* both ends must cut alike, whatever else is in the group */
+    /* both ends must cut alike, whatever else is in the group, or (AllToAllV) whatever this rank's own sizes are */
+    if (call->npoints || (call->collective == POLYPATH_COLLECTIVE_ALL_TO_ALL && call->variant))
+        return limit;
     size_t bytes = limit;
     if (!comm->settings.chunk_bytes && !comm->one_host)
         while (bytes > 16384 && largest / bytes < 32)
             bytes /= 2;
     while (largest / bytes >= ROWS_MAX)
         bytes *= 2;
-    return bytes;
+    /* a few rows at least must fit into the scratch memory */
+    while (reduces(call->collective) && bytes > 4096 && scratch_rows(comm, call, bytes) < 4)
+        bytes /= 2;
+    return bytes & ~(size_t)63;
 }
 
 /* Agreed on all ranks: from agreed numbers only (schedule.h, scratch safety). */
@@ -243,12 +282,8 @@ static uint32_t choose_window(const struct polypath_comm *comm, const struct pol
 {
     if (call->npoints || (algorithm == ALGORITHM_DIRECT && !reduces(call->collective)))
         return UINT32_MAX;
-    size_t paths = 0;
-    for (int p = 0; p < comm->npaths; p++)
-        paths += comm->allowed >> p & 1;
-    size_t row = row_bytes * (size_t)comm->size * (call->scaled ? 2 : 1) * (paths ? paths : 1);
-    size_t window = comm->settings.scratch_bytes / row;
-    return window < 4 ? 4 : window > 4096 ? 4096 : (uint32_t)window;
+    const size_t window = scratch_rows(comm, call, row_bytes);
+    return window < 1 ? 1 : window > 4096 ? 4096 : (uint32_t)window;
 }
 
 static void place_rows(struct polypath_request *call)
@@ -285,19 +320,23 @@ void call_describe(const struct polypath_request *call, struct frame *frame, str
 
 static void begin_small(struct polypath_comm *comm, struct polypath_request *call)
 {
-    struct board_call small = {.scalar = call->scaled ? call->scalar : NULL, .send = call->send, .recv = call->recv,
+    struct board_call small = {.scalar = call->scaled ? call->scalar : NULL,
+                               .send = call->send,
+                               .recv = call->recv,
                                .bytes = call->block_bytes};
     call_describe(call, &small.frame, &small.op);
     small.frame.call = comm->next_call++;
     call->host.frame = small.frame;
-    comm->last_algorithm[call->collective] = "board";
+    if (!call->internal)
+        small_remember(comm, call->collective);
     atomic_store_explicit(&call->state, CALL_RUNNING, memory_order_relaxed);
     board_begin(comm->board, &small);
 }
 
 static polypath_result_t begin(struct polypath_comm *comm, struct polypath_request *call)
 {
-    call->on_board = !call->npoints && small_takes(comm, call->collective, call->block_bytes, call->variant);
+    call->on_board =
+        !call->npoints && !comm->measuring && small_takes(comm, call->collective, call->block_bytes, call->variant);
     call->observe = false;
     if (call->on_board) {
         begin_small(comm, call);
@@ -308,10 +347,13 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
         call->schedule = point_schedule(comm, call->points, call->npoints, &call->schedule_owned);
     } else {
         algorithm = choose_algorithm(comm, call);
-        call->schedule = call_schedule(comm, call->collective, algorithm, call->root < 0 ? 0 : call->root, call->scaled);
+        call->schedule =
+            call_schedule(comm, call->collective, algorithm, call->root < 0 ? 0 : call->root, call->scaled);
     }
     if (!call->schedule)
-        return POLYPATH_ERROR_OUT_OF_MEMORY;
+        return call->npoints || schedule_supported(call->collective, algorithm, &comm->model.shape)
+                   ? POLYPATH_ERROR_OUT_OF_MEMORY
+                   : POLYPATH_ERROR_UNSUPPORTED;
     size_t largest = 0;
     for (int b = 0; b < call->nblocks; b++) {
         largest = call->input_bytes[b] > largest ? call->input_bytes[b] : largest;
@@ -331,6 +373,7 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     if (call->collective == POLYPATH_COLLECTIVE_BARRIER)
         h->rows = 1;
     h->window = choose_window(comm, call, algorithm, h->row_bytes);
+    h->types = call->npoints ? call->point_types : NULL;
     h->npaths = comm->npaths ? comm->npaths : 1; /* a rank alone has none */
     h->hand_over = comm->settings.hand_over;
     h->stream = largest > (16u << 20);
@@ -338,12 +381,14 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     place_rows(call);
     h->frame.row_bytes = (uint32_t)h->row_bytes;
     h->frame.variant = mix(mix(call->variant, algorithm), h->window);
-    /* where rows wait in scratch depends on the ranges, so they must be equal; otherwise they are the sender's choice */
+    /* where rows wait in scratch depends on the ranges, so they must be equal; otherwise they are the sender's choice
+     */
     for (int p = 1; p <= h->npaths && h->window != UINT32_MAX; p++)
         h->frame.variant = mix(h->frame.variant, h->first_row[p]);
     if (!call->npoints) {
         h->frame.call = comm->next_call++;
-        comm->last_algorithm[call->collective] = schedule_algorithm_name(algorithm);
+        if (!call->internal)
+            comm->last_algorithm[call->collective] = schedule_algorithm_name(algorithm);
     } else {
         comm->last_algorithm[call->collective] = "direct";
     }
@@ -359,11 +404,16 @@ void call_submit(struct polypath_request *call)
     call->next = NULL;
     pthread_mutex_lock(&comm->lock);
     atomic_store_explicit(&call->state, CALL_QUEUED, memory_order_relaxed);
-    if (comm->tail)
+    const int failed = atomic_load_explicit(&comm->failure, memory_order_relaxed);
+    if (failed) { /* since the call was checked: comm_fail has emptied the queue and will not come again */
+        call->result = (polypath_result_t)failed;
+        atomic_store_explicit(&call->state, CALL_DONE, memory_order_release);
+    } else if (comm->tail) {
         comm->tail->next = call;
-    else
-        comm->head = call;
-    comm->tail = call;
+        comm->tail = call;
+    } else {
+        comm->head = comm->tail = call;
+    }
     if (comm->helper_running)
         pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
@@ -403,7 +453,7 @@ static struct polypath_request *next_call(struct polypath_comm *comm)
 polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
 {
     *idle = true;
-    polypath_result_t result = comm_check(comm);
+    polypath_result_t result = comm_check_abort(comm);
     if (result)
         return result;
     struct polypath_request *call = comm->current;

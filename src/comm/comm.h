@@ -3,7 +3,8 @@
  * calls run. Files: create.c (creation, split, destruction), paths.c (which
  * paths there are; pure), connect.c (links), call.c (one call from submission
  * to completion), drive.c (who moves it: caller or helper thread), tune.c
- * (measuring, the balancer, the cache), point.c (point to point).
+ * (measuring, the balancer, the cache), point.c (point to point), small.c
+ * (small calls of one host).
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -23,18 +24,18 @@
 
 /* ------------------------------------------------------------------- paths */
 
-#define RANK_SETTINGS_BYTES 2048
+#define RANK_SETTINGS_BYTES 4096
 
 /* What every rank tells the others first. Plain bytes: ranks of unlike byte order are refused. */
 struct rank_info {
-    uint32_t byte_order;     /* 0x01020304 */
-    uint32_t version;        /* polypath_version() */
-    char host[72];           /* equal on ranks that share memory */
+    uint32_t byte_order; /* 0x01020304 */
+    uint32_t version;    /* polypath_version() */
+    char host[72];       /* equal on ranks that share memory */
     char host_name[64];
-    char machine[64];        /* equal on ranks that share cores (several hosts of a lab may be one machine) */
-    uint64_t cpus[16];       /* mask of the cores that this rank may run on */
+    char machine[64];  /* equal on ranks that share cores (several hosts of a lab may be one machine) */
+    uint64_t cpus[16]; /* mask of the cores that this rank may run on */
     int32_t pid;
-    int32_t failed;          /* the rank cannot take part; `settings` says why */
+    int32_t failed; /* the rank cannot take part; `settings` says why */
     int32_t ninterfaces;
     int32_t reserved;
     struct interface interfaces[INTERFACES_MAX];
@@ -95,20 +96,19 @@ struct polypath_request {
     struct polypath_request *next; /* in the queue, or in the free list */
     atomic_int state;              /* enum call_state; DONE is stored with release, after result */
     polypath_result_t result;
-    bool internal;                 /* not counted as the user's */
+    bool internal; /* not counted as the user's */
 
     polypath_collective_t collective;
     polypath_type_t type;
     polypath_op_t op;
     int root;
-    uint64_t count;                /* for the frame */
-    uint64_t bytes;                /* what nccl-tests calls size: key of the shares */
+    uint64_t count; /* for the frame */
+    uint64_t bytes; /* what nccl-tests calls size: key of the shares */
     uint32_t variant;
     const void *send;
     void *recv;
     unsigned char scalar[8];
     bool scaled;
-    bool single_block;             /* small: everything is block 0 */
 
     /* blocks; arrays of `blocks_room` */
     int nblocks;
@@ -117,6 +117,7 @@ struct polypath_request {
     size_t *input_bytes, *output_bytes;
 
     struct point *points;
+    uint8_t *point_types;
     int npoints, points_room;
 
     /* while running */
@@ -126,8 +127,8 @@ struct polypath_request {
     struct balance_key key;
     uint32_t shares[BALANCE_PATHS];
     bool observe;
-    bool on_board;                 /* small: see small.c */
-    size_t block_bytes;            /* of one block, or of the whole for AllReduce, Reduce, Broadcast */
+    bool on_board;      /* small: see small.c */
+    size_t block_bytes; /* of one block, or of the whole for AllReduce, Reduce, Broadcast */
 };
 
 struct schedule_entry {
@@ -180,14 +181,15 @@ struct polypath_comm {
     char cpu[64];
     int npaths;
     struct comm_path paths[HOST_PATHS];
-    uint32_t allowed;         /* bit p: may be used */
-    uint32_t working;         /* bit p: works between all ranks */
+    uint32_t allowed; /* bit p: may be used */
+    uint32_t working; /* bit p: works between all ranks */
     struct segment *segment, **peer_segments, **board_segments;
-    struct board *board;      /* NULL: several hosts, or no shared memory */
-    int shm_path;             /* index of path shm, or -1 */
+    struct board *board; /* NULL: several hosts, or no shared memory */
+    int shm_path;        /* index of path shm, or -1 */
     int *control_fds;
     struct host *host;
     struct balance *balance;
+    struct balance *point_balance; /* of point to point: each rank's own, never agreed */
     struct model model;
     struct rank_info *infos;
 
@@ -196,21 +198,25 @@ struct polypath_comm {
     struct point_entry point_cache[POINT_CACHE];
     int point_next;
 
+    atomic_bool driven; /* somebody moves the queue just now (drive.c) */
+
     /* guarded by lock */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool driven;              /* somebody moves the queue just now */
-    bool wanted;              /* a caller waits to become that somebody */
+    bool wanted; /* a caller waits to become that somebody */
     bool helper_running, helper_stop;
     pthread_t helper;
     struct polypath_request *head, *tail, *free_calls;
 
     /* only the driver touches these */
-    struct polypath_request *current; /* the call under way; NULL between calls */
-    struct choice_entry choices[16];  /* algorithms chosen lately */
+    struct polypath_request *current;  /* the call under way; NULL between calls */
+    uint64_t test_moved_ns;            /* since when polypath_test has seen nothing move; 0: it moves */
+    bool measuring;                    /* measuring calls do not go over boards */
+    uint32_t fixed_shares[HOST_PATHS]; /* setting `shares`; all 0: balanced */
+    struct choice_entry choices[16];   /* algorithms chosen lately */
     uint32_t next_call;
-    struct window windows[WINDOWS];
-    int nwindows;
+    struct window windows[WINDOWS], point_windows[WINDOWS];
+    int nwindows, npoint_windows;
     bool exchange_due;
     struct window exchange_window;
     struct polypath_request *exchange_call;
@@ -241,11 +247,25 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle);
 /* The failure, as an error of the calling thread; POLYPATH_SUCCESS if there is none. */
 polypath_result_t comm_check(struct polypath_comm *comm);
 
-/* Makes the communicator fail: every queued call ends with this. `text` NULL: the thread's error text. */
+/* If polypath_comm_abort was called: makes the communicator fail. Driver only. Returns the failure, if any. */
+polypath_result_t comm_check_abort(struct polypath_comm *comm);
+
+/*
+ * Makes the communicator fail, unless it has already: every queued call ends
+ * with this. `text` NULL: the thread's error text. Driver only.
+ */
 void comm_fail(struct polypath_comm *comm, polypath_result_t code, const char *text);
 
 /* drive.c: moves the queue until the call is done; returns its result. Does not release it. */
 polypath_result_t drive_until_done(struct polypath_request *call);
+
+/*
+ * drive.c: becomes the driver if nobody is; and lets go. drive_hold waits for
+ * it (to look at what only the driver may touch).
+ */
+bool drive_try(struct polypath_comm *comm);
+void drive_hold(struct polypath_comm *comm);
+void drive_let_go(struct polypath_comm *comm);
 
 /* drive.c: moves the queue a little if nobody else does; true if the call is done. */
 bool drive_test(struct polypath_request *call);
@@ -258,6 +278,8 @@ void drive_stop(struct polypath_comm *comm);
 polypath_result_t drive_all(struct polypath_request **calls, int ncalls);
 
 /* call.c helpers */
+/* Whether there is an algorithm for this collective on this communicator, as it is set. */
+bool call_possible(const struct polypath_comm *comm, polypath_collective_t collective);
 void call_describe(const struct polypath_request *call, struct frame *frame, struct compute_op *op);
 struct schedule *call_schedule(struct polypath_comm *comm, polypath_collective_t collective,
                                enum schedule_algorithm algorithm, int root, bool scaled);
@@ -276,13 +298,14 @@ void call_fill(struct polypath_request *call, const void *send, void *recv, size
 /* tune.c */
 polypath_result_t tune_start(struct polypath_comm *comm);
 void tune_finish(struct polypath_comm *comm);
-void tune_shares(struct polypath_request *call);   /* fills key, shares, observe */
-void tune_observe(struct polypath_request *call);  /* after the call */
-void tune_remember(struct polypath_request *call); /* what the user may ask for: shares of the last call */
+void tune_shares(struct polypath_request *call);      /* fills key, shares, observe */
+void tune_observe(struct polypath_request *call);     /* after the call */
+void tune_remember(struct polypath_request *call);    /* what the user may ask for: shares of the last call */
 void tune_exchange_begin(struct polypath_comm *comm); /* fills exchange_call */
 void tune_exchange_end(struct polypath_comm *comm);
 
 /* small.c */
+void small_remember(struct polypath_comm *comm, polypath_collective_t collective);
 polypath_result_t small_start(struct polypath_comm *comm);
 void small_stop(struct polypath_comm *comm);
 bool small_takes(const struct polypath_comm *comm, polypath_collective_t collective, size_t bytes, uint32_t variant);
@@ -293,19 +316,18 @@ bool small_takes(const struct polypath_comm *comm, polypath_collective_t collect
  */
 bool small_call(struct polypath_comm *comm, const struct board_call *call, polypath_result_t *result);
 
-/* For calls in the queue: a waiting step of a board call, and the check that no rank is in the other kind of call. */
-polypath_result_t small_idle(struct polypath_comm *comm, const struct frame *mine, uint64_t *begin_ns);
+/* What can be said of a board call that does not move; and the check that no rank is in the other kind of call. */
+polypath_result_t small_check(struct polypath_comm *comm, const struct frame *mine, uint64_t *begin_ns);
 polypath_result_t small_compare(struct polypath_comm *comm, const struct frame *mine, bool on_board);
 
 /* connect.c */
 typedef polypath_result_t exchange_function(void *context, const void *mine, size_t bytes, void *all);
-polypath_result_t connect_all(struct polypath_comm *comm, const struct path_choice *choice,
-                              exchange_function *exchange, void *context);
+polypath_result_t connect_all(struct polypath_comm *comm, const struct path_choice *choice, exchange_function *exchange,
+                              void *context);
 
 /* create.c */
 polypath_result_t comm_create(struct polypath_comm **comm, int rank, int size, uint64_t id,
-                              const uint8_t secret[HANDSHAKE_SECRET_BYTES], exchange_function *exchange,
-                              void *context);
+                              const uint8_t secret[HANDSHAKE_SECRET_BYTES], exchange_function *exchange, void *context);
 void comm_free(struct polypath_comm *comm);
 
 #endif

@@ -170,8 +170,8 @@ static polypath_result_t tell(int fd, const void *data, size_t bytes, const int 
     if (nfds) {
         message.msg_control = &control;
         message.msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int));
-        control.header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
-                                          .cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int))};
+        control.header = (struct cmsghdr){
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int))};
         memcpy(CMSG_DATA(&control.header), fds, (size_t)nfds * sizeof(int));
     }
     for (;;) {
@@ -186,6 +186,18 @@ static polypath_result_t tell(int fd, const void *data, size_t bytes, const int 
     }
 }
 
+/* Closes descriptors that came with a message that is not what was expected. */
+static void close_strays(const struct msghdr *message)
+{
+    struct cmsghdr *header = message->msg_controllen ? CMSG_FIRSTHDR(message) : NULL;
+    for (size_t i = 0; header && header->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= header->cmsg_len;
+         i++) {
+        int stray;
+        memcpy(&stray, CMSG_DATA(header) + i * sizeof stray, sizeof stray);
+        close(stray);
+    }
+}
+
 static polypath_result_t hear(int fd, void *data, size_t bytes, int *fds, int nfds, uint64_t deadline_ns)
 {
     union {
@@ -193,8 +205,8 @@ static polypath_result_t hear(int fd, void *data, size_t bytes, int *fds, int nf
         char space[CMSG_SPACE(2 * sizeof(int))];
     } control = {0};
     struct iovec part = {data, bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
-                             .msg_controllen = sizeof control};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     for (;;) {
         polypath_result_t result = wait_for(fd, POLLIN, deadline_ns);
         if (result)
@@ -202,16 +214,19 @@ static polypath_result_t hear(int fd, void *data, size_t bytes, int *fds, int nf
         ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
-        if (n != (ssize_t)bytes)
-            return error_set(POLYPATH_ERROR_PEER_LOST, "a local rank ended while links were made");
-        break;
+        if (n == (ssize_t)bytes)
+            break;
+        close_strays(&message);
+        return error_set(POLYPATH_ERROR_PEER_LOST, "a local rank ended while links were made");
     }
-    if (!nfds)
-        return POLYPATH_SUCCESS;
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN((size_t)nfds * sizeof(int)))
+    if (!nfds && !header)
+        return POLYPATH_SUCCESS;
+    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN((size_t)nfds * sizeof(int))) {
+        close_strays(&message);
         return error_set(POLYPATH_ERROR_SYSTEM, "a local rank's file descriptors did not arrive%s",
                          message.msg_flags & MSG_CTRUNC ? " (raise the limit with ulimit -n)" : "");
+    }
     memcpy(fds, CMSG_DATA(header), (size_t)nfds * sizeof(int));
     return POLYPATH_SUCCESS;
 }
@@ -272,7 +287,7 @@ static polypath_result_t introduce(struct connecting *k, int fd, int peer)
             result = add_link(c, link, peer, cma, cma);
     } else if (!result && c->one_host && cma >= 0) {
         c->statistics.fallbacks++;
-        c->allowed &= ~(1u << cma); /* agreed by tune_start */
+        c->allowed &= ~(1u << cma); /* for all ranks: agree_paths */
         log_line(LOG_LEVEL_INFO, "process_vm_readv does not work between ranks %d and %d; path cma is not used",
                  c->rank, peer);
     }
@@ -283,8 +298,16 @@ static polypath_result_t connect_locally(struct connecting *k, int peer)
 {
     struct sockaddr_un address;
     socklen_t bytes = local_address(k->comm->id, peer, &address);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, bytes)) {
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int failed = fd < 0;
+    /* EAGAIN: its queue of connections is full just now */
+    while (!failed && (failed = connect(fd, (struct sockaddr *)&address, bytes)) && errno == EAGAIN &&
+           clock_now_ns() < k->deadline_ns) {
+        struct timespec pause = {0, 1000000};
+        nanosleep(&pause, NULL);
+        failed = 0;
+    }
+    if (failed) {
         int error = errno;
         if (fd >= 0)
             close(fd);
@@ -345,8 +368,11 @@ static polypath_result_t connect_tcp(struct connecting *k, int peer, int path, i
                (errno != EINPROGRESS || finish_connect(fd, k->deadline_ns))) {
         result = socket_error("cannot connect to", &to);
     } else {
-        struct hello hello = {.comm = k->comm->id, .rank = k->comm->rank, .purpose = HELLO_TCP,
-                              .path = (uint16_t)path, .stream = (uint16_t)stream};
+        struct hello hello = {.comm = k->comm->id,
+                              .rank = k->comm->rank,
+                              .purpose = HELLO_TCP,
+                              .path = (uint16_t)path,
+                              .stream = (uint16_t)stream};
         result = handshake_connect(fd, k->comm->secret, &hello, k->deadline_ns);
     }
     if (result) {
@@ -449,7 +475,10 @@ static void map_queues(struct polypath_comm *c)
 polypath_result_t connect_all(struct polypath_comm *c, const struct path_choice *choice, exchange_function *exchange,
                               void *context)
 {
-    struct connecting k = {.comm = c, .choice = choice, .infos = c->infos, .probe = PROBE_VALUE,
+    struct connecting k = {.comm = c,
+                           .choice = choice,
+                           .infos = c->infos,
+                           .probe = PROBE_VALUE,
                            .deadline_ns = clock_now_ns() + c->settings.timeout_ms * 1000000};
     const int locals = c->layout.local_size[c->layout.host_of[c->rank]];
     polypath_result_t result = POLYPATH_SUCCESS;
@@ -461,17 +490,22 @@ polypath_result_t connect_all(struct polypath_comm *c, const struct path_choice 
         /* a slot holds a whole row, so that reductions can read it in place */
         result = segment_create(locals - 1, c->one_host ? 32768 : 131072, c->settings.shm_bytes, &c->segment);
     if (!result) {
-        struct host_config config = {.rank = c->rank, .size = c->size, .npaths = c->npaths,
-                                     .spin = c->settings.spin, .oversubscribed = c->oversubscribed,
+        struct host_config config = {.rank = c->rank,
+                                     .size = c->size,
+                                     .npaths = c->npaths,
+                                     .spin = c->settings.spin,
+                                     .oversubscribed = c->oversubscribed,
                                      .timeout_ms = c->settings.timeout_ms,
-                                     .scratch_bytes = c->settings.scratch_bytes, .segment = c->segment};
+                                     .scratch_bytes = c->settings.scratch_bytes,
+                                     .segment = c->segment};
         for (int p = 0; p < c->npaths; p++)
             config.path_names[p] = c->paths[p].name;
         result = host_create(&config, &c->host);
     }
     if (!result)
         result = open_listeners(&k);
-    /* everyone takes part in the exchange, also a rank that has failed: it says so by port 0 of path 0 and its result */
+    /* everyone takes part in the exchange, also a rank that has failed: it says so by port 0 of path 0 and its result
+     */
     uint16_t mine[HOST_PATHS + 1] = {0};
     if (k.ports)
         memcpy(mine, k.ports + (size_t)c->rank * HOST_PATHS, HOST_PATHS * sizeof *mine);

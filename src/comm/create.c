@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <sched.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -47,7 +48,7 @@ static void cpu_name(char *text, size_t bytes)
 }
 
 /* "name=value" lines of the settings on which all ranks must agree. */
-static void settings_text(char text[RANK_SETTINGS_BYTES])
+static polypath_result_t settings_text(char text[RANK_SETTINGS_BYTES])
 {
     size_t count, used = 0;
     const struct setting *table = settings_table(&count);
@@ -58,12 +59,11 @@ static void settings_text(char text[RANK_SETTINGS_BYTES])
             continue;
         settings_format(i, value, sizeof value);
         int n = snprintf(text + used, RANK_SETTINGS_BYTES - used, "%s=%s\n", table[i].name, value);
-        if (n < 0 || (size_t)n >= RANK_SETTINGS_BYTES - used) {
-            text[used] = 0;
-            return;
-        }
+        if (n < 0 || (size_t)n >= RANK_SETTINGS_BYTES - used || strchr(value, '\n'))
+            return error_set(POLYPATH_ERROR_ARGUMENT, "setting %s is too long or has a line break", table[i].name);
         used += (size_t)n;
     }
+    return POLYPATH_SUCCESS;
 }
 
 static polypath_result_t describe_self(struct rank_info *info)
@@ -85,10 +85,10 @@ static polypath_result_t describe_self(struct rank_info *info)
     if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
         memcpy(info->cpus, &cpus, sizeof info->cpus);
     cpu_name(info->cpu, sizeof info->cpu);
-    settings_text(info->settings);
     int count = 0;
-    polypath_result_t result = interfaces_find(settings_get()->interfaces, (int)settings_get()->ip_family,
-                                               info->interfaces, &count);
+    polypath_result_t result = settings_text(info->settings);
+    if (!result)
+        result = interfaces_find(settings_get()->interfaces, (int)settings_get()->ip_family, info->interfaces, &count);
     info->ninterfaces = count;
     return result;
 }
@@ -123,46 +123,58 @@ static polypath_result_t check_alike(const struct polypath_comm *comm)
 {
     for (int r = 0; r < comm->size; r++) {
         const struct rank_info *info = &comm->infos[r];
+        if (info->failed)
+            return error_set(POLYPATH_ERROR_PEER_LOST, "rank %d cannot take part: %.200s", r, info->settings);
         if (info->byte_order != 0x01020304)
             return error_set(POLYPATH_ERROR_UNSUPPORTED, "rank %d has another byte order than rank %d", r, comm->rank);
         if (info->version != comm->infos[comm->rank].version)
-            return error_set(POLYPATH_ERROR_UNSUPPORTED, "rank %d runs version %u of the library, rank %d version %u", r,
-                             info->version, comm->rank, comm->infos[comm->rank].version);
-        if (info->failed)
-            return error_set(POLYPATH_ERROR_PEER_LOST, "rank %d cannot take part: %.200s", r, info->settings);
-        if (info->ninterfaces < 0 || info->ninterfaces > INTERFACES_MAX ||
-            !memchr(info->host, 0, sizeof info->host) || !memchr(info->host_name, 0, sizeof info->host_name) ||
-            !memchr(info->settings, 0, sizeof info->settings) || !memchr(info->cpu, 0, sizeof info->cpu) ||
-            !memchr(info->machine, 0, sizeof info->machine))
+            return error_set(POLYPATH_ERROR_UNSUPPORTED, "rank %d runs version %u of the library, rank %d version %u",
+                             r, info->version, comm->rank, comm->infos[comm->rank].version);
+        if (info->ninterfaces < 0 || info->ninterfaces > INTERFACES_MAX || !memchr(info->host, 0, sizeof info->host) ||
+            !memchr(info->host_name, 0, sizeof info->host_name) || !memchr(info->settings, 0, sizeof info->settings) ||
+            !memchr(info->cpu, 0, sizeof info->cpu) || !memchr(info->machine, 0, sizeof info->machine))
             return error_set(POLYPATH_ERROR_INTERNAL, "rank %d described itself wrongly", r);
     }
     return POLYPATH_SUCCESS;
 }
 
-/* Ranks of one machine (several hosts of a lab may be one) against the cores that they may use together. */
-static bool more_ranks_than_cores(const struct polypath_comm *comm, int *cores)
+/* Cores that the ranks of `rank`'s machine (several hosts of a lab may be one) may use together, and how many they are.
+ */
+static int cores_of_machine(const struct polypath_comm *comm, int rank, int *ranks)
 {
     cpu_set_t all;
     CPU_ZERO(&all);
-    int ranks = 0;
+    *ranks = 0;
     for (int r = 0; r < comm->size; r++) {
-        if (strcmp(comm->infos[r].machine, comm->infos[comm->rank].machine))
+        if (strcmp(comm->infos[r].machine, comm->infos[rank].machine))
             continue;
         cpu_set_t one;
         memcpy(&one, comm->infos[r].cpus, sizeof one);
         CPU_OR(&all, &all, &one);
-        ranks++;
+        ++*ranks;
     }
-    *cores = CPU_COUNT(&all);
-    return *cores > 0 && ranks > *cores;
+    return CPU_COUNT(&all);
 }
 
-static void start_model(struct polypath_comm *comm)
+/* Own numbers for waiting; the least of all machines for the model, which must be equal on all ranks. */
+static void count_cores(struct polypath_comm *comm, int *least)
+{
+    int ranks;
+    comm->cores = cores_of_machine(comm, comm->rank, &ranks);
+    comm->oversubscribed = comm->cores > 0 && ranks > comm->cores;
+    *least = INT_MAX;
+    for (int h = 0; h < comm->layout.nhosts; h++) {
+        const int cores = cores_of_machine(comm, comm->layout.first_rank[h], &ranks);
+        *least = cores < *least ? cores : *least;
+    }
+}
+
+static void start_model(struct polypath_comm *comm, int cores)
 {
     comm->model = (struct model){.within = {1500, 6000},
                                  .between = {40000, 1000},
                                  .shape = {comm->size, comm->layout.nhosts, comm->layout.host_of},
-                                 .cores_per_host = comm->cores,
+                                 .cores_per_host = cores,
                                  .reproducible = comm->settings.reproducible};
 }
 
@@ -221,6 +233,7 @@ polypath_result_t comm_create(struct polypath_comm **out, int rank, int size, ui
     comm->control_fds = calloc((size_t)size, sizeof *comm->control_fds);
     polypath_result_t result = POLYPATH_SUCCESS;
     struct path_choice choice = {0};
+    int cores = 0;
     if (!comm->peer_segments || !comm->control_fds)
         result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
     for (int r = 0; r < size && comm->control_fds; r++)
@@ -233,7 +246,7 @@ polypath_result_t comm_create(struct polypath_comm **out, int rank, int size, ui
         result = layout_build(comm->infos, size, &comm->layout);
     if (!result) {
         comm->one_host = comm->layout.nhosts == 1;
-        comm->oversubscribed = more_ranks_than_cores(comm, &comm->cores);
+        count_cores(comm, &cores);
         snprintf(comm->cpu, sizeof comm->cpu, "%s", comm->infos[0].cpu);
         result = size > 1 ? paths_choose(comm->infos, &comm->layout, &comm->settings, &choice) : POLYPATH_SUCCESS;
     }
@@ -241,10 +254,11 @@ polypath_result_t comm_create(struct polypath_comm **out, int rank, int size, ui
         comm->npaths = choice.npaths;
         memcpy(comm->paths, choice.paths, sizeof comm->paths);
         comm->allowed = (1u << choice.npaths) - 1;
-        start_model(comm);
+        start_model(comm, cores);
         struct balance_path unknown[BALANCE_PATHS] = {0};
         comm->balance = balance_create(comm->npaths ? comm->npaths : 1, unknown);
-        if (!comm->balance)
+        comm->point_balance = balance_create(comm->npaths ? comm->npaths : 1, unknown);
+        if (!comm->balance || !comm->point_balance)
             result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
     }
     if (!result)
@@ -290,10 +304,12 @@ void comm_free(struct polypath_comm *comm)
         struct polypath_request *next = comm->free_calls->next;
         free(comm->free_calls->input);
         free(comm->free_calls->points);
+        free(comm->free_calls->point_types);
         free(comm->free_calls);
         comm->free_calls = next;
     }
     balance_free(comm->balance);
+    balance_free(comm->point_balance);
     layout_free(&comm->layout);
     sodium_memzero(comm->secret, sizeof comm->secret);
     pthread_mutex_destroy(&comm->lock);
@@ -381,12 +397,14 @@ struct split {
     int *members; /* parent ranks of the new communicator, in new order */
     void *buffer; /* whole-parent gather */
     size_t buffer_bytes;
+    int exchanges; /* made so far */
 };
 
 /* The exchange of a split: an all-gather on the parent, of which each rank keeps its own group's part. */
 static polypath_result_t by_parent(void *context, const void *mine, size_t bytes, void *all)
 {
     struct split *split = context;
+    split->exchanges++;
     const size_t want = bytes * (size_t)split->parent->size;
     if (want > split->buffer_bytes) {
         void *grown = realloc(split->buffer, want);
@@ -413,15 +431,28 @@ static int by_key(const void *a, const void *b)
 /* How many exchanges comm_create makes: ranks without a color take part in them too. */
 #define CREATE_EXCHANGES 3
 
-static polypath_result_t stand_by(struct split *split)
+/*
+ * Makes the exchanges that are left, so that the other ranks of the parent do
+ * not wait for this one, and tells the own group that this rank has failed.
+ */
+static polypath_result_t stand_by(struct split *split, polypath_result_t failed)
 {
     static const size_t sizes[CREATE_EXCHANGES] = {sizeof(struct rank_info), (HOST_PATHS + 1) * sizeof(uint16_t),
                                                    sizeof(uint32_t)};
-    void *nothing = calloc(1, sizeof(struct rank_info));
-    polypath_result_t result = nothing ? POLYPATH_SUCCESS : error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
-    for (int i = 0; i < CREATE_EXCHANGES && !result; i++)
-        result = by_parent(split, nothing, sizes[i], NULL);
-    free(nothing);
+    struct rank_info *info = calloc(1, sizeof *info);
+    uint16_t ports[HOST_PATHS + 1] = {0};
+    uint32_t no_paths = 0;
+    if (!info)
+        return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
+    info->failed = 1;
+    snprintf(info->settings, sizeof info->settings, "%s", error_text());
+    ports[HOST_PATHS] = (uint16_t)failed;
+    const void *last_words[CREATE_EXCHANGES] = {info, ports, &no_paths};
+    polypath_result_t result = POLYPATH_SUCCESS;
+    split->nmembers = 0; /* nobody listens here */
+    while (split->exchanges < CREATE_EXCHANGES && !result)
+        result = by_parent(split, last_words[split->exchanges], sizes[split->exchanges], NULL);
+    free(info);
     return result;
 }
 
@@ -465,10 +496,17 @@ polypath_result_t polypath_comm_split(polypath_comm_t parent, int color, int key
                            sizeof parent->secret);
         uint64_t id;
         memcpy(&id, derived + HANDSHAKE_SECRET_BYTES, sizeof id);
-        result = color == POLYPATH_NO_COLOR
-                     ? stand_by(&split)
-                     : comm_create(new_comm, rank, split.nmembers, id, derived, by_parent, &split);
+        if (color != POLYPATH_NO_COLOR)
+            result = comm_create(new_comm, rank, split.nmembers, id, derived, by_parent, &split);
         sodium_memzero(derived, sizeof derived);
+        if (color == POLYPATH_NO_COLOR) {
+            result = stand_by(&split, POLYPATH_SUCCESS);
+        } else if (result && !comm_check(parent)) {
+            char text[ERROR_TEXT_BYTES];
+            snprintf(text, sizeof text, "%s", error_text());
+            stand_by(&split, result);
+            error_set(result, "%s", text);
+        }
     }
     free(all);
     free(split.members);
@@ -501,19 +539,9 @@ polypath_result_t polypath_comm_abort(polypath_comm_t comm)
     if (!comm->host)
         return POLYPATH_SUCCESS;
     host_interrupt(comm->host);
-    pthread_mutex_lock(&comm->lock);
-    bool driven = comm->driven;
-    if (!driven)
-        comm->driven = true;
-    pthread_mutex_unlock(&comm->lock);
-    if (driven)
-        return POLYPATH_SUCCESS; /* the driver sees the interrupt and fails the communicator */
-    char text[120];
-    snprintf(text, sizeof text, "the communicator was aborted on rank %d", comm->rank);
-    comm_fail(comm, POLYPATH_ERROR_ABORTED, text);
-    pthread_mutex_lock(&comm->lock);
-    comm->driven = false;
-    pthread_cond_broadcast(&comm->changed);
-    pthread_mutex_unlock(&comm->lock);
+    if (drive_try(comm)) { /* nobody drives: see it through here; otherwise the driver does when it next looks */
+        comm_check_abort(comm);
+        drive_let_go(comm);
+    }
     return POLYPATH_SUCCESS;
 }

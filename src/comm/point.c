@@ -38,8 +38,8 @@ polypath_result_t point_match_self(const struct point *points, int npoints, int 
 
 static struct schedule *build(const struct polypath_comm *comm, const struct point *points, int npoints)
 {
-    struct schedule_builder *b = schedule_begin(POLYPATH_COLLECTIVE_SEND_RECV, "direct", comm->size, comm->rank, -1,
-                                                npoints);
+    struct schedule_builder *b =
+        schedule_begin(POLYPATH_COLLECTIVE_SEND_RECV, "direct", comm->size, comm->rank, -1, npoints);
     if (!b)
         return NULL;
     for (int i = 0; i < npoints; i++) {

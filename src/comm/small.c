@@ -12,6 +12,8 @@
 #include "comm/comm.h"
 #include "system/clock.h"
 
+static const char board_name[] = "board";
+
 polypath_result_t small_start(struct polypath_comm *comm)
 {
     comm->shm_path = -1;
@@ -40,7 +42,8 @@ void small_stop(struct polypath_comm *comm)
 
 bool small_takes(const struct polypath_comm *comm, polypath_collective_t collective, size_t bytes, uint32_t variant)
 {
-    return comm->board && comm->allowed >> comm->shm_path & 1 && !variant && board_takes(comm->board, collective, bytes);
+    return comm->board && comm->allowed >> comm->shm_path & 1 && !variant &&
+           board_takes(comm->board, collective, bytes);
 }
 
 static bool same_call(const struct frame *a, const struct frame *b)
@@ -55,7 +58,8 @@ polypath_result_t small_compare(struct polypath_comm *comm, const struct frame *
         if (r == comm->rank)
             continue;
         /* a rank whose call of this number goes the other way has another size or another collective */
-        bool known = on_board ? host_early_frame(comm->host, r, &theirs) : board_last_frame(comm->board, r, &theirs);
+        const bool known =
+            on_board ? host_early_frame(comm->host, r, &theirs) : board_last_frame(comm->board, r, &theirs);
         if (known && same_call(&theirs, mine))
             return host_mismatch(comm->rank, mine, r, &theirs);
     }
@@ -73,51 +77,73 @@ static polypath_result_t too_late(struct polypath_comm *comm, const struct frame
     else if (r >= 0 && board_last_frame(comm->board, r, &theirs))
         host_describe_frame(&theirs, other, sizeof other);
     return error_set(POLYPATH_ERROR_TIMEOUT,
-                     "%s: rank %d saw nothing move for %" PRIu64 " ms; it waits for rank %d over path %s, which was last "
+                     "%s: rank %d saw nothing move for %" PRIu64
+                     " ms; it waits for rank %d over path %s, which was last "
                      "seen in %s",
                      what, comm->rank, comm->settings.timeout_ms, r, comm->paths[comm->shm_path].name, other);
 }
 
-/* One look around while a board call waits: sleeps a little; errors when it will not end. */
-polypath_result_t small_idle(struct polypath_comm *comm, const struct frame *mine, uint64_t *begin_ns)
+polypath_result_t small_check(struct polypath_comm *comm, const struct frame *mine, uint64_t *begin_ns)
 {
-    polypath_result_t result = host_idle(comm->host, UINT64_MAX);
-    if (result || !host_patient(comm->host))
-        return result;
     if (!*begin_ns)
         *begin_ns = clock_now_ns();
-    result = small_compare(comm, mine, true);
+    polypath_result_t result = host_check(comm->host, false);
+    if (!result)
+        result = small_compare(comm, mine, true);
     const int r = board_waits_for(comm->board);
     if (!result && r >= 0 && host_peer_gone(comm->host, r) && !board_peek(comm->board)) {
         char what[200];
         host_describe_frame(mine, what, sizeof what);
-        return error_set(POLYPATH_ERROR_PEER_LOST, "%s: rank %d lost rank %d over path %s (its process has ended)", what,
-                         comm->rank, r, comm->paths[comm->shm_path].name);
+        return error_set(POLYPATH_ERROR_PEER_LOST, "%s: rank %d lost rank %d over path %s (its process has ended)",
+                         what, comm->rank, r, comm->paths[comm->shm_path].name);
     }
     if (!result && clock_now_ns() - *begin_ns > comm->settings.timeout_ms * 1000000)
         return too_late(comm, mine);
     return result;
 }
 
+void small_remember(struct polypath_comm *comm, polypath_collective_t collective)
+{
+    comm->last_algorithm[collective] = board_name;
+    memset(comm->last_shares[collective], 0, sizeof comm->last_shares[0]);
+    comm->last_shares[collective][comm->shm_path] = 1;
+}
+
+/* The long wait of a blocking small call; ends it. */
+static void wait_long(struct polypath_comm *comm, const struct frame *mine, polypath_result_t *result)
+{
+    host_rest(comm->host);
+    for (uint64_t begin_ns = 0; !*result;) {
+        *result = host_idle(comm->host);
+        if (!*result && board_advance(comm->board, result) && !*result)
+            return;
+        if (!*result && host_patient(comm->host))
+            *result = small_check(comm, mine, &begin_ns);
+    }
+    comm_fail(comm, *result, NULL);
+}
+
 bool small_call(struct polypath_comm *comm, const struct board_call *call, polypath_result_t *result)
 {
-    /* nobody else moves this communicator: no helper thread, nothing queued, nothing to agree on first */
-    if (comm->head || comm->helper_running || comm->exchange_due)
+    if (!drive_try(comm))
         return false;
+    /* nothing queued before it, nothing to agree on first, no helper thread that would have to be told */
+    if (comm->head || comm->helper_running || comm->exchange_due || host_interrupted(comm->host)) {
+        drive_let_go(comm);
+        return false;
+    }
     struct board_call mine = *call;
     mine.frame.call = comm->next_call++;
     comm->statistics.calls++;
-    comm->last_algorithm[call->frame.collective] = "board";
-    memset(comm->last_shares[call->frame.collective], 0, sizeof comm->last_shares[0]);
-    comm->last_shares[call->frame.collective][comm->shm_path] = 1;
-    if (board_try(comm->board, &mine, comm->oversubscribed ? 0 : comm->settings.spin, result) && !*result)
-        return true;
-    host_rest(comm->host);
-    for (uint64_t begin_ns = 0; !*result;) {
-        *result = small_idle(comm, &mine.frame, &begin_ns);
-        if (!*result && board_advance(comm->board, result) && !*result)
-            return true;
-    }
-    comm_fail(comm, *result, NULL);
+    if (comm->last_algorithm[call->frame.collective] != board_name)
+        small_remember(comm, call->frame.collective);
+    if (!board_try(comm->board, &mine, comm->oversubscribed ? 0 : comm->settings.spin, result))
+        wait_long(comm, &mine.frame, result);
+    else if (*result)
+        comm_fail(comm, *result, NULL);
+    if (*result || host_interrupted(comm->host))
+        drive_let_go(comm);
+    else /* release; nobody waits for it: no helper thread, and one thread at a time uses a communicator */
+        atomic_store_explicit(&comm->driven, false, memory_order_release);
     return true;
 }

@@ -23,28 +23,55 @@
 
 /* ------------------------------------------------------------------ shares */
 
-static bool fixed_shares(const struct polypath_comm *comm, uint32_t shares[BALANCE_PATHS])
+/* A decimal fraction such as "0.8" or ".25" in millionths, whatever the locale; -1 if it is none. */
+static int64_t parse_fraction(const char **text)
+{
+    int64_t value = 0, unit = 1000000;
+    const char *p = *text;
+    for (; *p >= '0' && *p <= '9' && value < 1000; p++)
+        value = value * 10 + (*p - '0');
+    value *= unit;
+    if (*p == '.')
+        for (p++; *p >= '0' && *p <= '9'; p++)
+            value += (unit /= 10) * (*p - '0');
+    const bool good = p != *text && (*p == ',' || !*p);
+    *text = p;
+    return good ? value : -1;
+}
+
+/* Reads setting `shares` into parts for each path (any unit); all 0 if it is empty. */
+static polypath_result_t read_fixed_shares(struct polypath_comm *comm)
 {
     const char *text = comm->settings.shares;
-    if (!*text)
-        return false;
-    double parts[HOST_PATHS] = {0}, sum = 0;
-    char *end = (char *)(uintptr_t)text;
-    for (int p = 0; p < comm->npaths && *end; p++) {
-        parts[p] = strtod(end, &end);
-        if (!(comm->allowed >> p & 1) || parts[p] < 0)
-            parts[p] = 0;
-        sum += parts[p];
-        end += *end == ',';
+    int64_t sum = 0;
+    for (int p = 0; p < comm->npaths && *text; p++) {
+        int64_t part = parse_fraction(&text);
+        if (part < 0)
+            return error_set(POLYPATH_ERROR_ARGUMENT, "setting shares=%s: expected fractions such as 0.8,0.2",
+                             comm->settings.shares);
+        comm->fixed_shares[p] = (uint32_t)(part > 1000000000 ? 1000000000 : part);
+        sum += part;
+        text += *text == ',';
     }
-    if (!(sum > 0))
-        return false;
+    if (*comm->settings.shares && !sum)
+        return error_set(POLYPATH_ERROR_ARGUMENT, "setting shares=%s gives no path anything", comm->settings.shares);
+    return POLYPATH_SUCCESS;
+}
+
+static bool fixed_shares(const struct polypath_comm *comm, uint32_t shares[BALANCE_PATHS])
+{
+    uint64_t sum = 0;
     uint32_t given = 0;
     int last = 0;
+    for (int p = 0; p < comm->npaths; p++)
+        sum += comm->allowed >> p & 1 ? comm->fixed_shares[p] : 0;
+    if (!sum)
+        return false;
     for (int p = 0; p < comm->npaths; p++) {
-        shares[p] = (uint32_t)(parts[p] / sum * BALANCE_ONE);
+        const uint64_t part = comm->allowed >> p & 1 ? comm->fixed_shares[p] : 0;
+        shares[p] = (uint32_t)(part * BALANCE_ONE / sum);
         given += shares[p];
-        last = shares[p] ? p : last;
+        last = part ? p : last;
     }
     shares[last] += BALANCE_ONE - given;
     return true;
@@ -54,28 +81,31 @@ void tune_shares(struct polypath_request *call)
 {
     struct polypath_comm *comm = call->comm;
     memset(call->shares, 0, sizeof call->shares);
-    call->key = (struct balance_key){(uint8_t)call->collective, (uint8_t)balance_bucket(call->bytes),
-                                     (uint16_t)comm->allowed};
+    call->key =
+        (struct balance_key){(uint8_t)call->collective, (uint8_t)balance_bucket(call->bytes), (uint16_t)comm->allowed};
     call->observe = false;
     if (comm->npaths == 0)
         return;
     if (fixed_shares(comm, call->shares))
         return;
-    balance_shares(comm->balance, call->key, call->bytes, call->shares);
+    balance_shares(call->npoints ? comm->point_balance : comm->balance, call->key, call->bytes, call->shares);
     const bool several = (comm->allowed & (comm->allowed - 1)) != 0;
     /* ranks of an AllToAllV know only their own sizes, so they could not agree on when to look */
     call->observe = several && call->bytes >= OBSERVE_BYTES && !call->internal && !call->variant;
 }
 
-static struct window *window_of(struct polypath_comm *comm, struct balance_key key)
+/*
+ * The window of a key. When all are taken one gives way: the same one on every
+ * rank, since the keys of collectives come in the same order everywhere.
+ */
+static struct window *window_of(struct window windows[WINDOWS], int *count, struct balance_key key)
 {
-    for (int i = 0; i < comm->nwindows; i++)
-        if (!memcmp(&comm->windows[i].key, &key, sizeof key))
-            return &comm->windows[i];
-    /* when all are taken the fullest hash gives way: the same one on every rank, since keys come in the same order */
-    int i = comm->nwindows < WINDOWS ? comm->nwindows++ : (key.bucket + key.collective * 7) % WINDOWS;
-    comm->windows[i] = (struct window){.key = key};
-    return &comm->windows[i];
+    for (int i = 0; i < *count; i++)
+        if (!memcmp(&windows[i].key, &key, sizeof key))
+            return &windows[i];
+    int i = *count < WINDOWS ? (*count)++ : (key.bucket + key.collective * 7) % WINDOWS;
+    windows[i] = (struct window){.key = key};
+    return &windows[i];
 }
 
 void tune_remember(struct polypath_request *call)
@@ -92,9 +122,9 @@ void tune_remember(struct polypath_request *call)
         shares[p] = sum ? (double)(reports[p].bytes_sent + reports[p].bytes_received) / (double)sum : 0;
 }
 
-static void observe(struct polypath_comm *comm, const struct window *w)
+static void observe(struct polypath_comm *comm, struct balance *balance, const struct window *w)
 {
-    if (!balance_observe(comm->balance, w->key, w->bytes, &w->sum))
+    if (!balance_observe(balance, w->key, w->bytes / w->calls, &w->sum))
         return;
     comm->statistics.share_changes++;
     comm->cache_changed = true;
@@ -103,8 +133,9 @@ static void observe(struct polypath_comm *comm, const struct window *w)
 void tune_observe(struct polypath_request *call)
 {
     struct polypath_comm *comm = call->comm;
-    struct window *w = window_of(comm, call->key);
-    w->bytes = call->bytes;
+    struct window *w = call->npoints ? window_of(comm->point_windows, &comm->npoint_windows, call->key)
+                                     : window_of(comm->windows, &comm->nwindows, call->key);
+    w->bytes += call->bytes;
     w->sum.calls++;
     w->sum.call_ns += host_elapsed_ns(comm->host);
     for (int p = 0; p < comm->npaths; p++) {
@@ -116,7 +147,7 @@ void tune_observe(struct polypath_request *call)
     if (++w->calls < comm->settings.balance_window)
         return;
     if (call->npoints) {
-        observe(comm, w); /* point to point: only the sender's own choice, nothing to agree on */
+        observe(comm, comm->point_balance, w); /* only the sender's own choice: nothing to agree on */
     } else {
         comm->exchange_window = *w;
         comm->exchange_due = true;
@@ -159,7 +190,7 @@ void tune_exchange_end(struct polypath_comm *comm)
         }
     }
     w->sum = sum;
-    observe(comm, w);
+    observe(comm, comm->balance, w);
 }
 
 /* --------------------------------------------------------------- measuring */
@@ -167,8 +198,8 @@ void tune_exchange_end(struct polypath_comm *comm)
 static polypath_result_t slowest(struct polypath_comm *comm, uint64_t *value)
 {
     uint64_t out = 0;
-    polypath_result_t result = comm_internal(comm, POLYPATH_COLLECTIVE_ALL_REDUCE, value, &out, 1, POLYPATH_UINT64,
-                                             POLYPATH_MAX, -1);
+    polypath_result_t result =
+        comm_internal(comm, POLYPATH_COLLECTIVE_ALL_REDUCE, value, &out, 1, POLYPATH_UINT64, POLYPATH_MAX, -1);
     *value = out;
     return result;
 }
@@ -194,6 +225,7 @@ static polypath_result_t measure_path(struct polypath_comm *comm, int path, floa
 {
     const uint32_t allowed = comm->allowed;
     comm->allowed = 1u << path;
+    comm->measuring = true;
     uint64_t latency = 0, ns = 0;
     size_t bytes = PROBE_BYTES;
     polypath_result_t result = timed(comm, buffer, 8, 7, &latency);
@@ -201,10 +233,13 @@ static polypath_result_t measure_path(struct polypath_comm *comm, int path, floa
         result = timed(comm, buffer, bytes, 2, &ns);
     if (!result) {
         uint64_t more = (uint64_t)bytes * PROBE_NS / (ns + 1);
-        bytes = more > PROBE_BYTES_MAX ? PROBE_BYTES_MAX : more < PROBE_BYTES ? PROBE_BYTES : (size_t)more & ~(size_t)4095;
+        bytes = more > PROBE_BYTES_MAX ? PROBE_BYTES_MAX
+                : more < PROBE_BYTES   ? PROBE_BYTES
+                                       : (size_t)more & ~(size_t)4095;
         result = timed(comm, buffer, bytes, 3, &ns);
     }
     comm->allowed = allowed;
+    comm->measuring = false;
     if (result)
         return result;
     if (ns <= latency)
@@ -249,7 +284,8 @@ static void cache_key(const struct polypath_comm *comm, char key[65])
         if (comm->layout.first_rank[comm->layout.host_of[r]] == r)
             at += (size_t)snprintf(text + at, sizeof text - at, "|%s", comm->infos[r].host_name);
     unsigned char hash[32];
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)text, at < sizeof text ? at : sizeof text - 1, NULL, 0);
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)text, at < sizeof text ? at : sizeof text - 1, NULL,
+                       0);
     sodium_bin2hex(key, 65, hash, sizeof hash);
 }
 
@@ -300,13 +336,14 @@ static void inform(struct polypath_comm *comm)
             latency = comm->paths[p].latency_ns;
     }
     balance_set_paths(comm->balance, known);
+    balance_set_paths(comm->point_balance, known);
     if (!rate || latency == UINT64_MAX)
         return;
     struct model_link *link = comm->one_host ? &comm->model.within : &comm->model.between;
     /* an AllReduce of n bytes took two messages' latencies and moved about 2n(H-1)/H bytes per host */
     link->latency_ns = latency / 2 + 1;
-    link->bytes_per_us = comm->one_host ? rate * 2
-                                        : rate * 2 * (uint64_t)(comm->layout.nhosts - 1) / (uint64_t)comm->layout.nhosts;
+    link->bytes_per_us =
+        comm->one_host ? rate * 2 : rate * 2 * (uint64_t)(comm->layout.nhosts - 1) / (uint64_t)comm->layout.nhosts;
     if (!link->bytes_per_us)
         link->bytes_per_us = 1;
     memset(comm->choices, 0, sizeof comm->choices);
@@ -370,10 +407,11 @@ polypath_result_t tune_start(struct polypath_comm *comm)
     comm->exchange_call = call_new(comm, comm->size);
     if (!comm->exchange_send || !comm->exchange_recv || !comm->exchange_call)
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
-    if ((comm->allowed & (comm->allowed - 1)) == 0)
-        return POLYPATH_SUCCESS; /* one path: nothing to balance */
+    polypath_result_t result = read_fixed_shares(comm);
+    if (result || (comm->allowed & (comm->allowed - 1)) == 0)
+        return result; /* one path: nothing to balance */
     bool found;
-    polypath_result_t result = load(comm, &found);
+    result = load(comm, &found);
     if (!result && !found && comm->settings.tune && !*comm->settings.shares) {
         result = measure(comm);
         if (!result)

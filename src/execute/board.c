@@ -19,16 +19,17 @@
 
 struct board {
     int rank, size;
-    struct board_memory **memory;  /* per rank */
+    struct board_memory **memory; /* per rank */
     struct segment *const *segments;
     const void **sources;
-    uint32_t number;               /* of the current or last call */
-    uint32_t all_done;             /* every rank is known to have finished this call */
+    uint32_t number;   /* of the current or last call */
+    uint32_t all_done; /* every rank is known to have finished this call */
     bool published;
-    int waiting;                   /* first rank not yet seen; ranks before it have been */
+    bool busy;   /* between begin and the end of a call */
+    int waiting; /* first rank not yet seen; ranks before it have been */
     struct board_call call;
     uint32_t signature;
-    char scaled[BOARD_BYTES];      /* own contribution after scaling */
+    char scaled[BOARD_BYTES]; /* own contribution after scaling */
 };
 
 struct board *board_create(int rank, int size, struct segment *const *segments)
@@ -254,6 +255,7 @@ void board_begin(struct board *b, const struct board_call *call)
     b->call = *call;
     b->number++;
     b->published = false;
+    b->busy = true;
     b->waiting = 0;
     b->signature = sign(&call->frame);
 }
@@ -262,12 +264,13 @@ bool board_advance(struct board *b, polypath_result_t *result)
 {
     *result = POLYPATH_SUCCESS;
     if (!b->published) {
-        if (!slot_free(b))
+        if (writes(b) && !slot_free(b))
             return false;
         publish(b);
     }
     if (!gathered(b, result))
         return false;
+    b->busy = false;
     if (*result)
         return true;
     deliver(b);
@@ -275,8 +278,13 @@ bool board_advance(struct board *b, polypath_result_t *result)
         b->all_done = b->number - 1;
     /* release: our reads of the others' slots before they may write them again */
     atomic_store_explicit(&b->memory[b->rank]->done, b->number, memory_order_release);
+    /*
+     * Somebody may sleep until its slot is free. After a call in which everybody
+     * meets, that is a rank several calls ahead which no longer needs us; the
+     * fence is saved, and such a sleeper looks again by itself (host_wait.c).
+     */
     if (!everybody_meets(b))
-        ring_all(b); /* somebody may sleep until its slot is free */
+        ring_all(b);
     return true;
 }
 
@@ -294,6 +302,8 @@ bool board_try(struct board *b, const struct board_call *call, uint64_t spins, p
 bool board_peek(void *board)
 {
     struct board *b = board;
+    if (!b->busy)
+        return false;
     if (!b->published)
         return slot_free(b);
     if (b->waiting >= b->size)
@@ -307,8 +317,8 @@ int board_waits_for(const struct board *b)
     if (b->published)
         return b->waiting < b->size ? b->waiting : -1;
     for (int r = 0; r < b->size; r++)
-        if (r != b->rank && CALLS_APART(atomic_load_explicit(&b->memory[r]->done, memory_order_relaxed),
-                                        b->number - BOARD_DEPTH) < 0)
+        if (r != b->rank &&
+            CALLS_APART(atomic_load_explicit(&b->memory[r]->done, memory_order_relaxed), b->number - BOARD_DEPTH) < 0)
             return r;
     return -1;
 }

@@ -23,9 +23,9 @@ struct board;
 
 /* One small call. `bytes` is that of one block: of the whole message for AllReduce, Reduce and Broadcast. */
 struct board_call {
-    struct frame frame;    /* describes the call; compared between ranks */
+    struct frame frame; /* describes the call; compared between ranks */
     struct compute_op op;
-    const void *scalar;    /* of a scaled sum; NULL otherwise */
+    const void *scalar; /* of a scaled sum; NULL otherwise */
     const void *send;
     void *recv;
     size_t bytes;

@@ -198,6 +198,8 @@ static bool reserve(struct host *h)
         return false;
     if (slots)
         memset(h->lent, 0, slots * sizeof *h->lent);
+    h->lent_used = slots;
+    h->nlent = 0;
     size_t bytes = slots * c->row_bytes;
     if (bytes > h->scratch_room) {
         free(h->scratch);
@@ -261,7 +263,7 @@ polypath_result_t host_begin(struct host *h, const struct host_call *call)
     for (uint32_t r = 1; r < call->rows; r++)
         memcpy(h->need + (size_t)r * nsteps, h->need, nsteps * sizeof *h->need);
     for (uint32_t r = 0; r < call->rows; r++)
-        h->left[r] = (uint16_t)nsteps;
+        h->left[r] = nsteps;
     h->rows_left = nsteps ? call->rows : 0;
     count_messages(h);
     for (int i = 0; i < h->nlinks; i++) {
@@ -292,12 +294,29 @@ static void give_back(struct host *h, const struct step *step, uint32_t row)
         if (lent->link) {
             lent->link->class->release(lent->link, lent->token);
             lent->link = NULL;
+            h->nlent--;
         }
     }
 }
 
+void host_take_back(struct host *h)
+{
+    for (size_t i = 0; h->nlent && i < h->lent_used; i++) {
+        struct lent *lent = &h->lent[i];
+        if (!lent->link || lent->pinned)
+            continue;
+        memcpy(h->scratch + i * h->call.row_bytes, lent->data, lent->bytes);
+        lent->link->class->release(lent->link, lent->token);
+        lent->link = NULL;
+        h->nlent--;
+    }
+}
+
 /* Rows of a path that have started are those before next_row and, of these, only the ones in the path's range. */
-static bool row_started(const struct host *h, uint32_t row) { return row < h->next_row[host_path_of(h, row)]; }
+static bool row_started(const struct host *h, uint32_t row)
+{
+    return row < h->next_row[host_path_of(h, row)];
+}
 
 void host_complete(struct host *h, uint32_t row, uint32_t step)
 {
@@ -431,10 +450,8 @@ polypath_result_t host_advance(struct host *h, bool *done, bool *moved)
     if (!result && h->backlog)
         result = host_dispatch(h, &bytes);
     *moved = bytes != 0;
-    if (bytes) {
+    if (bytes)
         h->idle = 0;
-        h->has_moved = true;
-    }
     if (result) {
         h->active = false;
         return result;
@@ -448,11 +465,15 @@ polypath_result_t host_advance(struct host *h, bool *done, bool *moved)
 
 /* -------------------------------------------------------------- reporting */
 
-uint32_t host_points_sent(const struct host *h, int peer) { return h->peers[peer].points_sent; }
-uint32_t host_points_received(const struct host *h, int peer) { return h->peers[peer].points_received; }
-uint64_t host_chunks_handed_over(const struct host *h) { return h->handed_over; }
+uint64_t host_chunks_handed_over(const struct host *h)
+{
+    return h->handed_over;
+}
 
-uint64_t host_elapsed_ns(const struct host *h) { return clock_now_ns() - h->begin_ns; }
+uint64_t host_elapsed_ns(const struct host *h)
+{
+    return clock_now_ns() - h->begin_ns;
+}
 
 void host_report(const struct host *h, int path, struct host_path_report *report)
 {

@@ -1,6 +1,6 @@
 /*
  * The host executor: runs the schedule of one call over all links of a
- * communicator at once, on the calling thread. It owns the send queues, the
+ * communicator at once, on the thread that drives it. It owns the send queues, the
  * scratch memory and the waiting; it knows nothing of communicators' creation,
  * of shares (it is told which rows prefer which path) or of the API.
  *
@@ -27,21 +27,22 @@ struct host;
 /* One call, as the executor sees it. The caller owns everything it points to, until the call has ended. */
 struct host_call {
     const struct schedule *schedule;
-    struct frame frame;      /* prototype of every frame: all but bytes, row and message are filled in */
+    struct frame frame; /* prototype of every frame: all but bytes, row and message are filled in */
     struct compute_op op;
-    const void *scalar;      /* of a scaled sum; NULL otherwise */
-    void *const *input;      /* per block: its address; NULL where this rank has none */
+    const void *scalar; /* of a scaled sum; NULL otherwise */
+    void *const *input; /* per block: its address; NULL where this rank has none */
     void *const *output;
     const size_t *input_bytes;
     const size_t *output_bytes;
-    size_t row_bytes;        /* a multiple of 64: how blocks are cut */
+    size_t row_bytes; /* a multiple of 64: how blocks are cut */
     uint32_t rows;
-    uint32_t window;         /* rows of one path in flight; equal on all ranks */
+    uint32_t window; /* rows of one path in flight; equal on all ranks */
     int npaths;
     uint32_t first_row[HOST_PATHS + 1]; /* path p prefers rows first_row[p] .. first_row[p + 1) */
-    uint32_t active;         /* bit p: path p may carry rows of others */
+    uint32_t active;                    /* bit p: path p may carry rows of others */
     bool hand_over;
-    bool stream;             /* outputs are larger than the caches */
+    const uint8_t *types; /* point to point: per block, its element type; NULL otherwise */
+    bool stream;          /* outputs are larger than the caches */
 };
 
 /* What a path did in the last call on this rank. */
@@ -53,10 +54,10 @@ struct host_path_report {
 struct host_config {
     int rank, size, npaths;
     uint64_t spin;
-    bool oversubscribed;     /* more ranks than cores on this host: give the core away at once */
+    bool oversubscribed; /* more ranks than cores on this host: give the core away at once */
     uint64_t timeout_ms;
     size_t scratch_bytes;
-    struct segment *segment; /* this rank's own, or NULL; not owned */
+    struct segment *segment;            /* this rank's own, or NULL; not owned */
     const char *path_names[HOST_PATHS]; /* for messages; not owned */
 };
 
@@ -85,19 +86,16 @@ polypath_result_t host_advance(struct host *host, bool *done, bool *moved);
 
 /*
  * Waits a little (spin, yield or sleep) after an advance that moved nothing.
- * POLYPATH_ERROR_TIMEOUT once `deadline_ns` has passed.
+ * Who has come to sleeping (host_patient) also calls host_check.
  */
-polypath_result_t host_idle(struct host *host, uint64_t deadline_ns);
-
-/* Numbers by which point-to-point messages of a pair are matched. */
-uint32_t host_points_sent(const struct host *host, int peer);
-uint32_t host_points_received(const struct host *host, int peer);
+polypath_result_t host_idle(struct host *host);
 
 /* Tells every peer, as far as possible without blocking, that this communicator has failed, and stops sending. */
 void host_fail(struct host *host, const char *why);
 
-/* May be called from another thread: makes the waiting thread return POLYPATH_ERROR_ABORTED soon. */
+/* May be called from another thread: wakes the driver, which looks at host_interrupted. */
 void host_interrupt(struct host *host);
+bool host_interrupted(const struct host *host);
 
 /* Called before sleeping, to look for work that does not come over links: true if there is some. */
 void host_set_peek(struct host *host, bool (*peek)(void *context), void *context);
@@ -132,10 +130,7 @@ void host_wake(struct host *host);
 /* Looks at the sockets without waiting (after an advance that moved nothing, by callers that do not idle). */
 void host_poll_now(struct host *host);
 
-/* Whether anything has moved since this was last asked. */
-bool host_moved(struct host *host);
-
-/* Interrupts, lost peers, and, if `late`, the time-out: for callers that do not idle. */
+/* Lost peers, failed peers, and, if `late`, the time-out. Does not wait. */
 polypath_result_t host_check(struct host *host, bool late);
 
 /* Nanoseconds since the current or last call began. */

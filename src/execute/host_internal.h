@@ -23,16 +23,16 @@ struct host_peer {
     int nlinks;
     struct send_queue queues[HOST_PATHS];
     int queue_of_path[HOST_PATHS];
-    uint32_t queued;        /* frames in all queues */
+    uint32_t queued;                 /* frames in all queues */
     uint64_t sends_left, recvs_left; /* messages of this call */
     uint64_t sends_all, recvs_all;
     uint32_t points_sent, points_received; /* messages of all ended calls */
     uint32_t call_points_sent, call_points_received;
     int control_fd;
     struct segment *segment;
-    bool lost;              /* its process has gone */
-    bool gone;              /* every way to it was found closed once already, when idle */
-    bool early;             /* `early_frame` belongs to a call that has not begun here */
+    bool lost;  /* its process has gone */
+    bool gone;  /* every way to it was found closed once already, when idle */
+    bool early; /* `early_frame` belongs to a call that has not begun here */
     struct frame early_frame;
 };
 
@@ -41,6 +41,8 @@ struct lent {
     struct link *link; /* NULL: not lent, the data is in scratch */
     const void *data;
     uint32_t token;
+    uint32_t bytes;
+    bool pinned; /* being sent from: must stay where it is */
 };
 
 struct host {
@@ -49,29 +51,29 @@ struct host {
     struct host_peer *peers;
     struct link **links;
     int nlinks, links_room;
-    int ntcp;               /* links with a descriptor */
+    int ntcp; /* links with a descriptor */
     int epoll_fd;
-    int wake_fd;            /* own eventfd where there is no segment; -1 otherwise */
-    uint32_t backlog;       /* frames queued for all peers */
+    int wake_fd;      /* own eventfd where there is no segment; -1 otherwise */
+    uint32_t backlog; /* frames queued for all peers */
 
     /* the call */
     bool active;
     struct host_call call;
     uint64_t begin_ns;
-    bool has_moved; /* since host_moved was asked */
-    uint32_t next_row[HOST_PATHS]; /* first row of the path that has not started */
-    uint32_t window[HOST_PATHS];   /* rows of the path in flight at most */
+    uint32_t next_row[HOST_PATHS];    /* first row of the path that has not started */
+    uint32_t window[HOST_PATHS];      /* rows of the path in flight at most */
     uint32_t scratch_row[HOST_PATHS]; /* index of the path's first scratch row */
     uint32_t rows_left;
-    polypath_result_t failure;     /* set by the sink */
+    polypath_result_t failure; /* set by the sink */
     char abort_text[ERROR_TEXT_BYTES];
 
     /* arrays over rows and steps; grown, never shrunk */
-    uint16_t *need;         /* [row * nsteps + step]: predecessors left; STEP_DONE when done */
-    uint32_t *next;         /* [row * nsteps + step]: send queues and the ready list */
-    uint16_t *left;         /* [row]: steps left */
-    struct lent *lent;      /* [scratch row * nscratch + slot] */
-    const void **pointers;     /* sources of one reduction */
+    uint16_t *need;    /* [row * nsteps + step]: predecessors left; STEP_DONE when done */
+    uint32_t *next;    /* [row * nsteps + step]: send queues and the ready list */
+    uint32_t *left;    /* [row]: steps left */
+    struct lent *lent; /* [scratch row * nscratch + slot] */
+    size_t lent_used, nlent;
+    const void **pointers; /* sources of one reduction */
     char *scratch;
     size_t states_room, rows_room, lent_room, pointers_room, scratch_room;
     struct send_queue ready; /* steps to run now */
@@ -89,7 +91,10 @@ static inline uint32_t state_of(const struct host *h, uint32_t row, uint32_t ste
     return row * (uint32_t)h->call.schedule->nsteps + step;
 }
 
-static inline void queue_clear(struct send_queue *q) { *q = (struct send_queue){NOBODY, NOBODY, 0}; }
+static inline void queue_clear(struct send_queue *q)
+{
+    *q = (struct send_queue){NOBODY, NOBODY, 0};
+}
 
 static inline void queue_push(struct host *h, struct send_queue *q, uint32_t id)
 {
@@ -110,7 +115,10 @@ static inline uint32_t queue_pop(struct host *h, struct send_queue *q)
     return id;
 }
 
-static inline bool queue_empty(const struct send_queue *q) { return q->head == NOBODY; }
+static inline bool queue_empty(const struct send_queue *q)
+{
+    return q->head == NOBODY;
+}
 
 /* The path whose range the row is in. */
 static inline int host_path_of(const struct host *h, uint32_t row)
@@ -126,6 +134,9 @@ size_t host_slice_bytes(const struct host *h, struct slice slice, uint32_t row);
 char *host_slice_address(const struct host *h, struct slice slice, uint32_t row);
 struct lent *host_lent(const struct host *h, struct slice slice, uint32_t row);
 void host_complete(struct host *h, uint32_t row, uint32_t step);
+
+/* Copies what links have lent into scratch and gives it back, so that no link stands still while this rank waits. */
+void host_take_back(struct host *h);
 
 /* host_queue.c */
 void host_enqueue(struct host *h, uint32_t row, uint32_t step);
@@ -146,12 +157,5 @@ polypath_result_t host_watch_control(struct host *h, int peer);
 void host_poll_events(struct host *h, int timeout_ms);
 polypath_result_t host_check_peers(struct host *h);
 polypath_result_t host_timeout(struct host *h);
-
-/* The note that a failing rank leaves in its segment for local peers. */
-struct abort_note {
-    atomic_uint set; /* release after text, acquire before reading it */
-    char text[1000];
-};
-struct abort_note *host_abort_note(struct segment *segment);
 
 #endif

@@ -34,6 +34,7 @@ static polypath_result_t send_next(struct host *h, struct link *link, struct sen
         frame.call = peer->points_sent + step->message;
         frame.message = 0;
         frame.count = h->call.input_bytes[slice.index];
+        frame.type = h->call.types[slice.index];
     }
     q->bytes -= frame.bytes;
     peer->queued--;
@@ -41,8 +42,10 @@ static polypath_result_t send_next(struct host *h, struct link *link, struct sen
     const char *payload = NULL;
     if (frame.bytes) {
         payload = host_slice_address(h, slice, row);
-        if (slice.buffer == SLICE_SCRATCH && host_lent(h, slice, row)->link)
+        if (slice.buffer == SLICE_SCRATCH && host_lent(h, slice, row)->link) {
             payload = host_lent(h, slice, row)->data;
+            host_lent(h, slice, row)->pinned = true;
+        }
     }
     if (!link->first_send_ns)
         link->first_send_ns = clock_now_ns();

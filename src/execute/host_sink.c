@@ -141,20 +141,20 @@ enum sink_answer host_sink_begin(struct link_sink *sink, struct link *link, cons
     if (frame->kind == FRAME_ABORT)
         return begin_abort(h, frame, destination);
     if (frame->kind != FRAME_COLLECTIVE && frame->kind != FRAME_POINT)
-        return fail(h, error_set(POLYPATH_ERROR_INTERNAL, "rank %d sent a frame of unknown kind %u", link->peer,
-                                 frame->kind));
+        return fail(
+            h, error_set(POLYPATH_ERROR_INTERNAL, "rank %d sent a frame of unknown kind %u", link->peer, frame->kind));
     enum sink_answer answer = SINK_FAIL;
     int64_t index = locate(h, link, frame, &answer);
     if (index < 0)
         return answer;
     const struct step *step = &h->call.schedule->steps[index];
-    if (frame->kind == FRAME_POINT && (frame->count != h->call.output_bytes[step->dst.index] ||
-                                       frame->type != h->call.frame.type)) {
+    if (frame->kind == FRAME_POINT &&
+        (frame->count != h->call.output_bytes[step->dst.index] || frame->type != h->call.types[step->dst.index])) {
         return fail(h, error_set(POLYPATH_ERROR_MISMATCH,
                                  "rank %d receives %zu bytes of %s from rank %d, which sends %" PRIu64 " bytes of %s",
                                  h->config.rank, h->call.output_bytes[step->dst.index],
-                                 polypath_type_name((polypath_type_t)h->call.frame.type), link->peer, frame->count,
-                                 polypath_type_name((polypath_type_t)frame->type)));
+                                 polypath_type_name((polypath_type_t)h->call.types[step->dst.index]), link->peer,
+                                 frame->count, polypath_type_name((polypath_type_t)frame->type)));
     }
     size_t bytes = step->flags & STEP_TOKEN ? 0 : host_slice_bytes(h, step->dst, frame->row);
     if (bytes != frame->bytes)
@@ -179,8 +179,11 @@ void host_sink_end(struct link_sink *sink, struct link *link, const struct frame
     struct host_peer *peer = &h->peers[link->peer];
     uint32_t message = frame->kind == FRAME_POINT ? frame->call - peer->points_received : frame->message;
     uint32_t index = (uint32_t)find_recv(h, link->peer, message);
-    if (borrowed)
-        *host_lent(h, h->call.schedule->steps[index].dst, frame->row) = (struct lent){link, borrowed, token};
+    if (borrowed) {
+        *host_lent(h, h->call.schedule->steps[index].dst, frame->row) =
+            (struct lent){link, borrowed, token, frame->bytes, false};
+        h->nlent++;
+    }
     link->bytes_received += frame->bytes;
     link->call_bytes_received += frame->bytes;
     link->last_ns = clock_now_ns();

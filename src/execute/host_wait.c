@@ -17,8 +17,8 @@
 
 #include "execute/host_internal.h"
 
-#define YIELDS 256           /* times the core is given away before sleeping */
-#define NAP_MS 50            /* longest sleep: interrupts and lost peers are seen at least this often */
+#define YIELDS 256 /* times the core is given away before sleeping */
+#define NAP_MS 50  /* longest sleep: interrupts and lost peers are seen at least this often */
 #define EVENTS 64
 
 /* epoll data: a link's address, or a tagged number for other descriptors */
@@ -84,11 +84,6 @@ void host_poll_events(struct host *h, int timeout_ms)
     }
 }
 
-struct abort_note *host_abort_note(struct segment *segment)
-{
-    return (struct abort_note *)(void *)(segment->base + 1024); /* behind the bell, in the first page */
-}
-
 /* Every way to the peer is closed: what it has sent has been delivered, so what is missing will not come. */
 static bool all_links_lost(const struct host_peer *peer)
 {
@@ -140,7 +135,7 @@ polypath_result_t host_check_peers(struct host *h)
     for (int p = 0; p < h->config.size; p++) {
         struct host_peer *peer = &h->peers[p];
         if (peer->segment) {
-            const struct abort_note *note = host_abort_note(peer->segment);
+            const struct abort_note *note = segment_abort_note(peer->segment);
             if (atomic_load_explicit(&note->set, memory_order_acquire))
                 return error_set(POLYPATH_ERROR_ABORTED, "rank %d failed: %.900s", p, note->text);
         }
@@ -182,19 +177,18 @@ polypath_result_t host_timeout(struct host *h)
         stuck_paths(h, peer, stuck, sizeof stuck);
         if (peer->early)
             host_describe_frame(&peer->early_frame, other, sizeof other);
-        used += (size_t)snprintf(text + used, sizeof text - used,
-                                 "%srank %d (%" PRIu64 " of %" PRIu64 " messages received, %" PRIu64 " of %" PRIu64
-                                 " sent%s%s%s)",
-                                 named > 1 ? "; " : "", p, peer->recvs_all - peer->recvs_left, peer->recvs_all,
-                                 peer->sends_all - peer->sends_left, peer->sends_all, stuck,
-                                 *other ? "; it is in " : "", other);
+        used += (size_t)snprintf(
+            text + used, sizeof text - used,
+            "%srank %d (%" PRIu64 " of %" PRIu64 " messages received, %" PRIu64 " of %" PRIu64 " sent%s%s%s)",
+            named > 1 ? "; " : "", p, peer->recvs_all - peer->recvs_left, peer->recvs_all,
+            peer->sends_all - peer->sends_left, peer->sends_all, stuck, *other ? "; it is in " : "", other);
     }
     return error_set(POLYPATH_ERROR_TIMEOUT, "%s: rank %d saw nothing move for %" PRIu64 " ms; it waits for %s", what,
                      h->config.rank, h->config.timeout_ms, text);
 }
 
-/* Sleeps until woken, at most `ms`. The bell's flag is raised first and work looked for once more (segment.h). */
-static polypath_result_t nap(struct host *h, int ms)
+/* Sleeps until woken, at most NAP_MS. The bell's flag is raised first and work looked for once more (segment.h). */
+static polypath_result_t nap(struct host *h)
 {
     struct bell *bell = h->config.segment ? segment_bell(h->config.segment) : NULL;
     unsigned word = 0;
@@ -218,9 +212,9 @@ static polypath_result_t nap(struct host *h, int ms)
         }
     }
     if (h->ntcp || !bell) {
-        host_poll_events(h, ms);
+        host_poll_events(h, NAP_MS);
     } else {
-        struct timespec limit = {ms / 1000, ms % 1000 * 1000000L};
+        struct timespec limit = {0, NAP_MS * 1000000L};
         syscall(SYS_futex, &bell->word, FUTEX_WAIT, word, &limit, NULL, 0);
     }
     if (bell)
@@ -228,7 +222,10 @@ static polypath_result_t nap(struct host *h, int ms)
     return POLYPATH_SUCCESS;
 }
 
-static uint64_t yields(const struct host *h) { return h->ntcp ? 2 : YIELDS; }
+static uint64_t yields(const struct host *h)
+{
+    return h->ntcp ? 2 : YIELDS;
+}
 
 void host_set_peek(struct host *h, bool (*peek)(void *context), void *context)
 {
@@ -236,7 +233,10 @@ void host_set_peek(struct host *h, bool (*peek)(void *context), void *context)
     h->peek_context = context;
 }
 
-void host_rest(struct host *h) { h->idle = h->config.oversubscribed ? 0 : h->config.spin; }
+void host_rest(struct host *h)
+{
+    h->idle = h->config.oversubscribed ? 0 : h->config.spin;
+}
 
 bool host_patient(const struct host *h)
 {
@@ -249,14 +249,15 @@ bool host_early_frame(const struct host *h, int peer, struct frame *frame)
     return h->peers[peer].early;
 }
 
-bool host_peer_gone(const struct host *h, int peer) { return h->peers[peer].lost; }
+bool host_peer_gone(const struct host *h, int peer)
+{
+    return h->peers[peer].lost;
+}
 
-polypath_result_t host_idle(struct host *h, uint64_t deadline_ns)
+polypath_result_t host_idle(struct host *h)
 {
     const uint64_t spin = h->config.oversubscribed ? 0 : h->config.spin;
     const uint64_t idle = h->idle++;
-    if (atomic_load_explicit(&h->interrupted, memory_order_relaxed))
-        return error_set(POLYPATH_ERROR_ABORTED, "the communicator was aborted on rank %d", h->config.rank);
     if (idle < spin) {
         if (h->ntcp && idle % 8 == 7)
             host_poll_events(h, 0);
@@ -270,15 +271,13 @@ polypath_result_t host_idle(struct host *h, uint64_t deadline_ns)
             host_poll_events(h, 0);
         return POLYPATH_SUCCESS;
     }
-    int ms = clock_ms_until(deadline_ns);
-    if (ms == 0)
-        return host_timeout(h);
-    polypath_result_t result = nap(h, ms < NAP_MS ? ms : NAP_MS);
-    if (result)
-        return result;
+    if (host_interrupted(h))
+        return POLYPATH_SUCCESS; /* the driver looks */
+    host_take_back(h);
+    polypath_result_t result = nap(h);
     if (!h->ntcp)
         host_poll_events(h, 0); /* the control sockets */
-    return host_check_peers(h);
+    return result;
 }
 
 void host_wake(struct host *h)
@@ -298,19 +297,18 @@ void host_interrupt(struct host *h)
     host_wake(h);
 }
 
-void host_poll_now(struct host *h) { host_poll_events(h, 0); }
-
-bool host_moved(struct host *h)
+bool host_interrupted(const struct host *h)
 {
-    bool moved = h->has_moved;
-    h->has_moved = false;
-    return moved;
+    return atomic_load_explicit(&h->interrupted, memory_order_relaxed);
+}
+
+void host_poll_now(struct host *h)
+{
+    host_poll_events(h, 0);
 }
 
 polypath_result_t host_check(struct host *h, bool late)
 {
-    if (atomic_load_explicit(&h->interrupted, memory_order_relaxed))
-        return error_set(POLYPATH_ERROR_ABORTED, "the communicator was aborted on rank %d", h->config.rank);
     polypath_result_t result = host_check_peers(h);
     return result || !late ? result : host_timeout(h);
 }
@@ -319,7 +317,7 @@ void host_fail(struct host *h, const char *why)
 {
     h->active = false;
     if (h->config.segment) {
-        struct abort_note *note = host_abort_note(h->config.segment);
+        struct abort_note *note = segment_abort_note(h->config.segment);
         if (!atomic_load_explicit(&note->set, memory_order_relaxed)) {
             snprintf(note->text, sizeof note->text, "%s", why);
             atomic_store_explicit(&note->set, 1, memory_order_release);
@@ -328,14 +326,16 @@ void host_fail(struct host *h, const char *why)
     for (int p = 0; p < h->config.size; p++)
         if (h->peers[p].segment)
             segment_ring(h->peers[p].segment);
-    struct frame frame = {.magic = FRAME_MAGIC, .kind = FRAME_ABORT, .bytes = (uint32_t)strlen(why) + 1};
+    char text[900]; /* shorter than what a peer has room for: it adds a prefix before telling others */
+    snprintf(text, sizeof text, "%s", why);
+    struct frame frame = {.magic = FRAME_MAGIC, .kind = FRAME_ABORT, .bytes = (uint32_t)strlen(text) + 1};
     for (int i = 0; i < h->nlinks; i++) {
         struct link *link = h->links[i];
         if (link->fd < 0)
             continue;
         /* a link in the middle of a frame cannot say it; its peer sees the connection end there */
         if (link_ready(link))
-            link_send(link, &frame, why, UINT64_MAX, &h->sink);
+            link_send(link, &frame, text, UINT64_MAX, &h->sink);
         shutdown(link->fd, SHUT_WR);
     }
 }

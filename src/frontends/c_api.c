@@ -111,9 +111,8 @@ static polypath_result_t submit(struct polypath_request *call, polypath_request_
 }
 
 /* A call object for a collective; the checks that all have in common. */
-static polypath_result_t prepare(polypath_collective_t collective, polypath_type_t type, int root,
-                                 polypath_comm_t comm, polypath_request_t *request, bool wants_request,
-                                 struct polypath_request **call)
+static polypath_result_t prepare(polypath_collective_t collective, polypath_type_t type, int root, polypath_comm_t comm,
+                                 polypath_request_t *request, bool wants_request, struct polypath_request **call)
 {
     const char *name = polypath_collective_name(collective);
     if (wants_request && !request)
@@ -132,11 +131,14 @@ static polypath_result_t prepare(polypath_collective_t collective, polypath_type
     return POLYPATH_SUCCESS;
 }
 
-static const char *at(const void *buffer, size_t bytes) { return buffer ? (const char *)buffer + bytes : NULL; }
+static const char *at(const void *buffer, size_t bytes)
+{
+    return buffer ? (const char *)buffer + bytes : NULL;
+}
 
 struct sides {
     size_t send_bytes, recv_bytes;
-    const void *in_place; /* what sendbuf is when in place; NULL: no such form */
+    const void *in_place;    /* what sendbuf is when in place; NULL: no such form */
     bool has_send, has_recv; /* buffers that this rank passes at all */
 };
 
@@ -169,15 +171,20 @@ static bool at_once(polypath_collective_t kind, const void *send, void *recv, si
 {
     const size_t element = polypath_type_bytes(type);
     if (!comm || !comm->board || group_active() || count > BOARD_BYTES || !element || op < 0 ||
-        op >= POLYPATH_OP_COUNT || root < -1 || root >= comm->size ||
-        !small_takes(comm, kind, count * element, 0) ||
+        op >= POLYPATH_OP_COUNT || root < -1 || root >= comm->size || !small_takes(comm, kind, count * element, 0) ||
         atomic_load_explicit(&comm->failure, memory_order_relaxed))
         return false;
     /* describes the call as call_describe does */
-    struct board_call call = {.frame = {.kind = FRAME_COLLECTIVE, .collective = (uint8_t)kind, .type = (uint8_t)type,
-                                        .op = (uint8_t)op, .root = root, .count = count},
+    struct board_call call = {.frame = {.kind = FRAME_COLLECTIVE,
+                                        .collective = (uint8_t)kind,
+                                        .type = (uint8_t)type,
+                                        .op = (uint8_t)op,
+                                        .root = root,
+                                        .count = count},
                               .op = {type, op == POLYPATH_AVG ? POLYPATH_SUM : op, op == POLYPATH_AVG ? comm->size : 0},
-                              .send = send, .recv = recv, .bytes = count * element};
+                              .send = send,
+                              .recv = recv,
+                              .bytes = count * element};
     const struct polypath_request shape = {.comm = comm, .collective = kind, .root = root};
     const struct sides s = sides_of(&shape, recv, call.bytes);
     if (check_buffers("", s.has_send ? send : NULL, s.send_bytes, s.has_recv ? recv : NULL, s.recv_bytes, s.in_place))
@@ -185,9 +192,9 @@ static bool at_once(polypath_collective_t kind, const void *send, void *recv, si
     return small_call(comm, &call, result);
 }
 
-static polypath_result_t collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
-                                    polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
-                                    polypath_request_t *request, bool wants_request)
+static polypath_result_t checked_collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
+                                            polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
+                                            polypath_request_t *request, bool wants_request)
 {
     const char *name = polypath_collective_name(kind);
     struct polypath_request *call = NULL;
@@ -199,6 +206,9 @@ static polypath_result_t collective(polypath_collective_t kind, const void *send
     if (result)
         return result;
     result = check_size(name, count, type, comm->size, &bytes);
+    if (!result && !call_possible(comm, kind))
+        result = error_set(POLYPATH_ERROR_UNSUPPORTED, "%s: no algorithm for %d ranks%s", name, comm->size,
+                           comm->settings.reproducible ? " reduces in rank order (setting reproducible)" : "");
     if (!result)
         result = set_op(name, call, op);
     if (!result) {
@@ -215,8 +225,18 @@ static polypath_result_t collective(polypath_collective_t kind, const void *send
     return submit(call, request);
 }
 
+static polypath_result_t collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
+                                    polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
+                                    polypath_request_t *request, bool wants_request)
+{
+    return group_refuse(checked_collective(kind, send, recv, count, type, op, root, comm, request, wants_request));
+}
+
 /* A root of -1 from the user must not pass for "no root". */
-static int rooted(int root) { return root == -1 ? -2 : root; }
+static int rooted(int root)
+{
+    return root == -1 ? -2 : root;
+}
 
 polypath_result_t polypath_all_reduce(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
                                       polypath_op_t op, polypath_comm_t comm)
@@ -324,15 +344,14 @@ polypath_result_t polypath_scatter_start(const void *sendbuf, void *recvbuf, siz
                       true);
 }
 
-static polypath_result_t barrier(polypath_comm_t comm, polypath_request_t *request, bool wants_request)
+static polypath_result_t checked_barrier(polypath_comm_t comm, polypath_request_t *request, bool wants_request)
 {
     struct polypath_request *call = NULL;
     polypath_result_t result;
     if (!wants_request &&
         at_once(POLYPATH_COLLECTIVE_BARRIER, NULL, NULL, 0, POLYPATH_UINT8, POLYPATH_SUM, NO_ROOT, comm, &result))
         return result;
-    result = prepare(POLYPATH_COLLECTIVE_BARRIER, POLYPATH_UINT8, NO_ROOT, comm, request,
-                                       wants_request, &call);
+    result = prepare(POLYPATH_COLLECTIVE_BARRIER, POLYPATH_UINT8, NO_ROOT, comm, request, wants_request, &call);
     if (result)
         return result;
     call->nblocks = 0;
@@ -342,7 +361,15 @@ static polypath_result_t barrier(polypath_comm_t comm, polypath_request_t *reque
     return submit(call, request);
 }
 
-polypath_result_t polypath_barrier(polypath_comm_t comm) { return barrier(comm, NULL, false); }
+static polypath_result_t barrier(polypath_comm_t comm, polypath_request_t *request, bool wants_request)
+{
+    return group_refuse(checked_barrier(comm, request, wants_request));
+}
+
+polypath_result_t polypath_barrier(polypath_comm_t comm)
+{
+    return barrier(comm, NULL, false);
+}
 
 polypath_result_t polypath_barrier_start(polypath_comm_t comm, polypath_request_t *request)
 {
@@ -364,9 +391,9 @@ static uint32_t hash_counts(const size_t *counts, int n)
  * Addresses and sizes of one side of a V form. `arrays` are call->output or
  * call->input and the like. Ranges must not overflow nor overlap.
  */
-static polypath_result_t set_side(const char *name, const char *side, struct polypath_request *call,
-                                  const void *buffer, const size_t *counts, const size_t *displs, void **addresses,
-                                  size_t *bytes, size_t *end)
+static polypath_result_t set_side(const char *name, const char *side, struct polypath_request *call, const void *buffer,
+                                  const size_t *counts, const size_t *displs, void **addresses, size_t *bytes,
+                                  size_t *end)
 {
     const size_t element = polypath_type_bytes(call->type);
     const int n = call->comm->size;
@@ -400,23 +427,23 @@ static polypath_result_t check_disjoint(const char *name, const struct polypath_
     return POLYPATH_SUCCESS;
 }
 
-static polypath_result_t all_gather_v(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
-                                      const size_t *displs, polypath_type_t type, polypath_comm_t comm,
-                                      polypath_request_t *request, bool wants_request)
+static polypath_result_t checked_all_gather_v(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
+                                              const size_t *displs, polypath_type_t type, polypath_comm_t comm,
+                                              polypath_request_t *request, bool wants_request)
 {
     static const char name[] = "all_gather_v";
     struct polypath_request *call = NULL;
     size_t bytes = 0, end = 0;
-    polypath_result_t result = prepare(POLYPATH_COLLECTIVE_ALL_GATHER, type, NO_ROOT, comm, request, wants_request,
-                                       &call);
+    polypath_result_t result =
+        prepare(POLYPATH_COLLECTIVE_ALL_GATHER, type, NO_ROOT, comm, request, wants_request, &call);
     if (result)
         return result;
     result = check_size(name, sendcount, type, 1, &bytes);
     if (!result)
         result = set_side(name, "recv", call, recv, recvcounts, displs, call->output, call->output_bytes, &end);
     if (!result && recvcounts[comm->rank] != sendcount)
-        result = BAD("%s: sendcount is %zu, but recvcounts[%d] is %zu", name, sendcount, comm->rank,
-                     recvcounts[comm->rank]);
+        result =
+            BAD("%s: sendcount is %zu, but recvcounts[%d] is %zu", name, sendcount, comm->rank, recvcounts[comm->rank]);
     if (!result)
         result = check_disjoint(name, call);
     if (!result)
@@ -436,6 +463,14 @@ static polypath_result_t all_gather_v(const void *send, size_t sendcount, void *
     return submit(call, request);
 }
 
+static polypath_result_t all_gather_v(const void *send, size_t sendcount, void *recv, const size_t *recvcounts,
+                                      const size_t *displs, polypath_type_t type, polypath_comm_t comm,
+                                      polypath_request_t *request, bool wants_request)
+{
+    return group_refuse(
+        checked_all_gather_v(send, sendcount, recv, recvcounts, displs, type, comm, request, wants_request));
+}
+
 polypath_result_t polypath_all_gather_v(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
                                         const size_t *displs, polypath_type_t type, polypath_comm_t comm)
 {
@@ -449,15 +484,15 @@ polypath_result_t polypath_all_gather_v_start(const void *sendbuf, size_t sendco
     return all_gather_v(sendbuf, sendcount, recvbuf, recvcounts, displs, type, comm, request, true);
 }
 
-static polypath_result_t reduce_scatter_v(const void *send, void *recv, const size_t *recvcounts, polypath_type_t type,
-                                          polypath_op_t op, polypath_comm_t comm, polypath_request_t *request,
-                                          bool wants_request)
+static polypath_result_t checked_reduce_scatter_v(const void *send, void *recv, const size_t *recvcounts,
+                                                  polypath_type_t type, polypath_op_t op, polypath_comm_t comm,
+                                                  polypath_request_t *request, bool wants_request)
 {
     static const char name[] = "reduce_scatter_v";
     struct polypath_request *call = NULL;
     size_t bytes = 0, end = 0;
-    polypath_result_t result = prepare(POLYPATH_COLLECTIVE_REDUCE_SCATTER, type, NO_ROOT, comm, request, wants_request,
-                                       &call);
+    polypath_result_t result =
+        prepare(POLYPATH_COLLECTIVE_REDUCE_SCATTER, type, NO_ROOT, comm, request, wants_request, &call);
     if (result)
         return result;
     result = check_size(name, 0, type, 1, &bytes);
@@ -483,6 +518,13 @@ static polypath_result_t reduce_scatter_v(const void *send, void *recv, const si
     return submit(call, request);
 }
 
+static polypath_result_t reduce_scatter_v(const void *send, void *recv, const size_t *recvcounts, polypath_type_t type,
+                                          polypath_op_t op, polypath_comm_t comm, polypath_request_t *request,
+                                          bool wants_request)
+{
+    return group_refuse(checked_reduce_scatter_v(send, recv, recvcounts, type, op, comm, request, wants_request));
+}
+
 polypath_result_t polypath_reduce_scatter_v(const void *sendbuf, void *recvbuf, const size_t *recvcounts,
                                             polypath_type_t type, polypath_op_t op, polypath_comm_t comm)
 {
@@ -496,15 +538,16 @@ polypath_result_t polypath_reduce_scatter_v_start(const void *sendbuf, void *rec
     return reduce_scatter_v(sendbuf, recvbuf, recvcounts, type, op, comm, request, true);
 }
 
-static polypath_result_t all_to_all_v(const void *send, const size_t *sendcounts, const size_t *sdispls, void *recv,
-                                      const size_t *recvcounts, const size_t *rdispls, polypath_type_t type,
-                                      polypath_comm_t comm, polypath_request_t *request, bool wants_request)
+static polypath_result_t checked_all_to_all_v(const void *send, const size_t *sendcounts, const size_t *sdispls,
+                                              void *recv, const size_t *recvcounts, const size_t *rdispls,
+                                              polypath_type_t type, polypath_comm_t comm, polypath_request_t *request,
+                                              bool wants_request)
 {
     static const char name[] = "all_to_all_v";
     struct polypath_request *call = NULL;
     size_t bytes = 0, send_end = 0, recv_end = 0;
-    polypath_result_t result = prepare(POLYPATH_COLLECTIVE_ALL_TO_ALL, type, NO_ROOT, comm, request, wants_request,
-                                       &call);
+    polypath_result_t result =
+        prepare(POLYPATH_COLLECTIVE_ALL_TO_ALL, type, NO_ROOT, comm, request, wants_request, &call);
     if (result)
         return result;
     result = check_size(name, 0, type, 1, &bytes);
@@ -529,6 +572,14 @@ static polypath_result_t all_to_all_v(const void *send, const size_t *sendcounts
     return submit(call, request);
 }
 
+static polypath_result_t all_to_all_v(const void *send, const size_t *sendcounts, const size_t *sdispls, void *recv,
+                                      const size_t *recvcounts, const size_t *rdispls, polypath_type_t type,
+                                      polypath_comm_t comm, polypath_request_t *request, bool wants_request)
+{
+    return group_refuse(
+        checked_all_to_all_v(send, sendcounts, sdispls, recv, recvcounts, rdispls, type, comm, request, wants_request));
+}
+
 polypath_result_t polypath_all_to_all_v(const void *sendbuf, const size_t *sendcounts, const size_t *sdispls,
                                         void *recvbuf, const size_t *recvcounts, const size_t *rdispls,
                                         polypath_type_t type, polypath_comm_t comm)
@@ -545,9 +596,9 @@ polypath_result_t polypath_all_to_all_v_start(const void *sendbuf, const size_t 
 
 /* ---------------------------------------------------------- point to point */
 
-static polypath_result_t point(bool send, const void *send_buffer, void *recv_buffer, size_t count,
-                               polypath_type_t type, int peer, polypath_comm_t comm, polypath_request_t *request,
-                               bool wants_request)
+static polypath_result_t checked_point(bool send, const void *send_buffer, void *recv_buffer, size_t count,
+                                       polypath_type_t type, int peer, polypath_comm_t comm,
+                                       polypath_request_t *request, bool wants_request)
 {
     const char *name = send ? "send" : "recv";
     size_t bytes = 0;
@@ -580,6 +631,13 @@ static polypath_result_t point(bool send, const void *send_buffer, void *recv_bu
         return result;
     }
     return submit(call, request);
+}
+
+static polypath_result_t point(bool send, const void *send_buffer, void *recv_buffer, size_t count,
+                               polypath_type_t type, int peer, polypath_comm_t comm, polypath_request_t *request,
+                               bool wants_request)
+{
+    return group_refuse(checked_point(send, send_buffer, recv_buffer, count, type, peer, comm, request, wants_request));
 }
 
 polypath_result_t polypath_send(const void *sendbuf, size_t count, polypath_type_t type, int peer, polypath_comm_t comm)

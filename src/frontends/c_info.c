@@ -15,7 +15,10 @@ const char *polypath_result_name(polypath_result_t result)
     return (unsigned)result < sizeof names / sizeof names[0] ? names[result] : "unknown";
 }
 
-const char *polypath_last_error(void) { return error_text(); }
+const char *polypath_last_error(void)
+{
+    return error_text();
+}
 
 int polypath_version(void)
 {
@@ -90,6 +93,7 @@ polypath_result_t polypath_comm_path_info(polypath_comm_t comm, int index, polyp
     if (index < 0 || index >= comm->npaths)
         return BAD("polypath_comm_path_info: path %d is not in 0..%d", index, comm->npaths - 1);
     const struct comm_path *path = &comm->paths[index];
+    drive_hold(comm);
     memset(info, 0, sizeof *info);
     memcpy(info->name, path->name, sizeof info->name);
     memcpy(info->kind, path->kind, sizeof info->kind);
@@ -97,6 +101,7 @@ polypath_result_t polypath_comm_path_info(polypath_comm_t comm, int index, polyp
     info->latency_us = (double)path->latency_ns * 1e-3;
     info->bandwidth_gbps = (double)path->bytes_per_us * 1e-3;
     host_totals(comm->host, index, &info->bytes_sent, &info->messages_sent);
+    drive_let_go(comm);
     return POLYPATH_SUCCESS;
 }
 
@@ -133,7 +138,9 @@ polypath_result_t polypath_comm_use_paths(polypath_comm_t comm, const char *name
         return result;
     if (all[0] != wish || all[1] != ~wish)
         return error_set(POLYPATH_ERROR_MISMATCH, "polypath_comm_use_paths: ranks asked for different paths");
+    drive_hold(comm);
     comm->allowed = wish;
+    drive_let_go(comm);
     return POLYPATH_SUCCESS;
 }
 
@@ -144,24 +151,31 @@ polypath_result_t polypath_comm_shares(polypath_comm_t comm, polypath_collective
         return BAD("polypath_comm_shares: %s is NULL", comm ? "shares" : "comm");
     if ((unsigned)collective >= POLYPATH_COLLECTIVE_COUNT)
         return BAD("polypath_comm_shares: unknown collective %d", (int)collective);
+    drive_hold(comm);
     for (int p = 0; p < capacity; p++)
         shares[p] = p < comm->npaths ? comm->last_shares[collective][p] : 0;
+    drive_let_go(comm);
     return POLYPATH_SUCCESS;
 }
 
 const char *polypath_comm_algorithm(polypath_comm_t comm, polypath_collective_t collective)
 {
-    if (!comm || (unsigned)collective >= POLYPATH_COLLECTIVE_COUNT || !comm->last_algorithm[collective])
+    if (!comm || (unsigned)collective >= POLYPATH_COLLECTIVE_COUNT)
         return "";
-    return comm->last_algorithm[collective];
+    drive_hold(comm);
+    const char *name = comm->last_algorithm[collective];
+    drive_let_go(comm);
+    return name ? name : "";
 }
 
 polypath_result_t polypath_comm_statistics(polypath_comm_t comm, polypath_statistics_t *statistics)
 {
     if (!comm || !statistics)
         return BAD("polypath_comm_statistics: %s is NULL", comm ? "statistics" : "comm");
+    drive_hold(comm);
     *statistics = comm->statistics;
     statistics->chunks_handed_over = host_chunks_handed_over(comm->host);
     statistics->memory_bytes = host_memory(comm->host);
+    drive_let_go(comm);
     return POLYPATH_SUCCESS;
 }

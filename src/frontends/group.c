@@ -24,7 +24,10 @@ static _Thread_local struct {
     int npoints, points_room;
 } group;
 
-bool group_active(void) { return group.depth > 0; }
+bool group_active(void)
+{
+    return group.depth > 0;
+}
 
 static bool grow(void **array, int *room, size_t element)
 {
@@ -52,8 +55,7 @@ polypath_result_t group_add(struct polypath_request *call)
 
 polypath_result_t group_add_point(struct polypath_comm *comm, const struct point *point)
 {
-    if (group.npoints == group.points_room &&
-        !grow((void **)&group.points, &group.points_room, sizeof *group.points))
+    if (group.npoints == group.points_room && !grow((void **)&group.points, &group.points_room, sizeof *group.points))
         return POLYPATH_ERROR_OUT_OF_MEMORY;
     group.points[group.npoints++] = (struct noted_point){comm, *point};
     return POLYPATH_SUCCESS;
@@ -66,6 +68,10 @@ polypath_result_t group_fill_points(struct polypath_request *call, const struct 
         if (!grown)
             return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
         call->points = grown;
+        uint8_t *types = realloc(call->point_types, (size_t)npoints);
+        if (!types)
+            return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
+        call->point_types = types;
         call->points_room = npoints;
     }
     memcpy(call->points, points, (size_t)npoints * sizeof *points);
@@ -75,6 +81,7 @@ polypath_result_t group_fill_points(struct polypath_request *call, const struct 
     call->count = 0;
     call->bytes = 0;
     for (int i = 0; i < npoints; i++) {
+        call->point_types[i] = (uint8_t)points[i].type;
         call->input[i] = (void *)(uintptr_t)points[i].send_buffer;
         call->output[i] = points[i].recv_buffer;
         call->input_bytes[i] = points[i].send ? points[i].bytes : 0;
@@ -83,6 +90,15 @@ polypath_result_t group_fill_points(struct polypath_request *call, const struct 
             call->bytes = points[i].bytes;
     }
     return point_match_self(points, npoints, call->comm->rank);
+}
+
+polypath_result_t group_refuse(polypath_result_t result)
+{
+    if (result && group.depth && !group.failed) {
+        group.failed = result;
+        memcpy(group.failed_text, error_text(), sizeof group.failed_text);
+    }
+    return result;
 }
 
 polypath_result_t polypath_group_start(void)
@@ -129,7 +145,10 @@ polypath_result_t polypath_group_end(void)
         return error_set(POLYPATH_ERROR_USAGE, "polypath_group_end without polypath_group_start");
     if (--group.depth)
         return POLYPATH_SUCCESS;
-    polypath_result_t result = POLYPATH_SUCCESS;
+    polypath_result_t result = group.failed;
+    group.failed = POLYPATH_SUCCESS;
+    if (result)
+        error_set(result, "nothing of the group was run: %s", group.failed_text);
     for (int i = 0; i < group.npoints && !result; i++) {
         bool first = true;
         for (int j = 0; j < i; j++)

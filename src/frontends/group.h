@@ -9,6 +9,9 @@
 /* Whether the calling thread is inside a group. */
 bool group_active(void);
 
+/* An operation inside a group was refused: the group's end will say so and run nothing. Returns `result`. */
+polypath_result_t group_refuse(polypath_result_t result);
+
 /* Notes a filled collective; takes it over. */
 polypath_result_t group_add(struct polypath_request *call);
 

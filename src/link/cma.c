@@ -92,6 +92,15 @@ static polypath_result_t receive(struct cma_link *l, struct link_sink *sink, uin
         if (answer == SINK_FAIL)
             return POLYPATH_ERROR_INTERNAL;
         polypath_result_t result = copy_from(l, destination, slot->address, frame.bytes);
+        /*
+         * A rank that has failed may use its buffer for other things: what was
+         * copied is good only if it had not failed by now. It leaves its note
+         * before its call returns; the fence keeps our look behind the copy.
+         */
+        atomic_thread_fence(memory_order_seq_cst);
+        const struct abort_note *note = segment_abort_note(l->theirs);
+        if (atomic_load_explicit(&note->set, memory_order_acquire))
+            return error_set(POLYPATH_ERROR_ABORTED, "rank %d failed: %.900s", l->link.peer, note->text);
         if (result || l->link.lost)
             return result;
         l->take++;
@@ -110,8 +119,8 @@ static polypath_result_t cma_progress(struct link *link, struct link_sink *sink,
     struct cma_link *l = (struct cma_link *)link;
     if (l->put != l->ended) {
         /* acquire: pairs with the reader's release above */
-        uint32_t done = atomic_load_explicit(&segment_channel(l->theirs, l->channel_out)->cma_done,
-                                             memory_order_acquire);
+        uint32_t done =
+            atomic_load_explicit(&segment_channel(l->theirs, l->channel_out)->cma_done, memory_order_acquire);
         while (l->ended != done) {
             uint32_t i = l->ended++ % SEGMENT_CMA_DEPTH;
             *moved += 1;
@@ -121,7 +130,10 @@ static polypath_result_t cma_progress(struct link *link, struct link_sink *sink,
     return receive(l, sink, moved);
 }
 
-static void cma_close(struct link *link) { free(link); }
+static void cma_close(struct link *link)
+{
+    free(link);
+}
 
 static const struct link_class cma_class = {
     .name = "cma",
@@ -131,14 +143,14 @@ static const struct link_class cma_class = {
     .close = cma_close,
 };
 
-polypath_result_t cma_link_create(struct segment *own, struct segment *theirs, int channel_in, int channel_out,
-                                  int pid, struct link **link)
+polypath_result_t cma_link_create(struct segment *own, struct segment *theirs, int channel_in, int channel_out, int pid,
+                                  struct link **link)
 {
     struct cma_link *l = calloc(1, sizeof *l);
     if (!l)
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
-    *l = (struct cma_link){.own = own, .theirs = theirs, .channel_in = channel_in, .channel_out = channel_out,
-                           .pid = pid};
+    *l = (struct cma_link){
+        .own = own, .theirs = theirs, .channel_in = channel_in, .channel_out = channel_out, .pid = pid};
     l->link = (struct link){.class = &cma_class, .fd = -1};
     *link = &l->link;
     return POLYPATH_SUCCESS;

@@ -32,7 +32,7 @@ struct frame {
     uint32_t bytes;     /* payload that follows */
     uint32_t call;
     uint32_t row;
-    uint16_t message;   /* ordinal within (sender, receiver) of the row's schedule */
+    uint16_t message; /* ordinal within (sender, receiver) of the row's schedule */
     uint8_t type;
     uint8_t op;
     int32_t root;
@@ -43,9 +43,9 @@ struct frame {
 _Static_assert(sizeof(struct frame) == 40, "the frame is a wire format");
 
 enum sink_answer {
-    SINK_TAKE, /* payload goes to *destination (or may be borrowed, if *borrow) */
+    SINK_TAKE,  /* payload goes to *destination (or may be borrowed, if *borrow) */
     SINK_LATER, /* not now: this link delivers nothing more until polled again */
-    SINK_FAIL  /* the sink has failed; its error is set */
+    SINK_FAIL   /* the sink has failed; its error is set */
 };
 
 struct link;
@@ -87,28 +87,31 @@ struct link_class {
      */
     polypath_result_t (*progress)(struct link *link, struct link_sink *sink, uint64_t *moved);
     void (*release)(struct link *link, uint32_t token); /* NULL if it never lends */
-    void (*close)(struct link *link); /* frees the link */
+    void (*close)(struct link *link);                   /* frees the link */
 };
 
 struct link {
     const struct link_class *class;
-    int peer;   /* rank at the other end */
-    int path;   /* index of the path it belongs to; -1: serves all, inside a host */
-    int queue;  /* executor's send queue it drains first */
-    int fd;     /* for epoll; -1 if none */
+    int peer;                /* rank at the other end */
+    int path;                /* index of the path it belongs to; -1: serves all, inside a host */
+    int queue;               /* executor's send queue it drains first */
+    int fd;                  /* for epoll; -1 if none */
     bool readable, writable; /* set by the waiter from epoll events; cleared by the link at EAGAIN */
-    bool lost;   /* the other end has gone */
-    bool broken; /* ... and not by closing: what was under way is lost */
+    bool lost;               /* the other end has gone */
+    bool broken;             /* ... and not by closing: what was under way is lost */
     char lost_reason[96];
     /* kept by the executor */
     uint64_t bytes_sent, frames_sent, bytes_received;
     uint64_t call_bytes_sent, call_bytes_received;
-    uint64_t last_ns;      /* when it last moved a payload in this call */
-    uint64_t bytes_per_ms; /* smoothed sending rate; 0 = unknown */
+    uint64_t last_ns;       /* when it last moved a payload in this call */
+    uint64_t bytes_per_ms;  /* smoothed sending rate; 0 = unknown */
     uint64_t first_send_ns; /* first send of this call */
 };
 
-static inline bool link_ready(struct link *link) { return link->class->ready(link); }
+static inline bool link_ready(struct link *link)
+{
+    return link->class->ready(link);
+}
 
 static inline polypath_result_t link_send(struct link *link, const struct frame *frame, const void *payload,
                                           uint64_t cookie, struct link_sink *sink)
@@ -131,13 +134,14 @@ static inline void link_close(struct link *link)
 
 struct segment; /* segment.h */
 
-/* Both ends have exchanged segments; `slot` is this rank's channel number in the peer's, `peer_slot` the peer's in ours. */
+/* Both ends have exchanged segments; `slot` is this rank's channel number in the peer's, `peer_slot` the peer's in
+ * ours. */
 polypath_result_t shm_link_create(struct segment *own, struct segment *theirs, int channel_in, int channel_out,
                                   struct link **link);
 
 /* process_vm_readv from `pid`. The probe must have succeeded both ways (cma_probe). */
-polypath_result_t cma_link_create(struct segment *own, struct segment *theirs, int channel_in, int channel_out,
-                                  int pid, struct link **link);
+polypath_result_t cma_link_create(struct segment *own, struct segment *theirs, int channel_in, int channel_out, int pid,
+                                  struct link **link);
 
 /* Whether this process can read `bytes` at `address` of process `pid`, and finds `expected` there. */
 bool cma_probe(int pid, uint64_t address, uint64_t expected);

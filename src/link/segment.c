@@ -19,7 +19,10 @@
 
 #define PAGE 4096u
 
-static size_t round_up(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
+static size_t round_up(size_t n)
+{
+    return (n + PAGE - 1) & ~(size_t)(PAGE - 1);
+}
 
 static size_t channel_stride(size_t slot_bytes)
 {
@@ -97,11 +100,14 @@ polypath_result_t segment_map(const struct segment_info *info, int fd, int event
         close(event_fd);
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
     }
-    *s = (struct segment){.fd = fd, .event_fd = event_fd, .bytes = info->bytes, .slot_bytes = info->slot_bytes,
+    *s = (struct segment){.fd = fd,
+                          .event_fd = event_fd,
+                          .bytes = info->bytes,
+                          .slot_bytes = info->slot_bytes,
                           .nchannels = (int)info->nchannels};
     int seals = fcntl(fd, F_GET_SEALS);
-    if (info->nchannels > 65536 || info->slot_bytes < PAGE || info->slot_bytes > (64u << 20) ||
-        fstat(fd, &st) || (uint64_t)st.st_size != info->bytes || seals < 0 || !(seals & F_SEAL_SHRINK) ||
+    if (info->nchannels > 65536 || info->slot_bytes < PAGE || info->slot_bytes > (64u << 20) || fstat(fd, &st) ||
+        (uint64_t)st.st_size != info->bytes || seals < 0 || !(seals & F_SEAL_SHRINK) ||
         info->bytes != segment_size((int)info->nchannels, info->slot_bytes)) {
         segment_free(s);
         return error_set(POLYPATH_ERROR_SYSTEM, "a local rank sent shared memory that does not fit its description");
@@ -137,7 +143,15 @@ void segment_free(struct segment *s)
     free(s);
 }
 
-struct bell *segment_bell(struct segment *s) { return (struct bell *)(void *)s->base; }
+struct abort_note *segment_abort_note(struct segment *s)
+{
+    return (struct abort_note *)(void *)(s->base + 1024); /* behind the bell, in the first page */
+}
+
+struct bell *segment_bell(struct segment *s)
+{
+    return (struct bell *)(void *)s->base;
+}
 
 struct board_memory *segment_board(struct segment *s)
 {

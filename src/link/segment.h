@@ -78,8 +78,8 @@ struct board_memory {
 };
 
 struct segment {
-    int fd;           /* memfd; -1 after mapping a peer's */
-    int event_fd;     /* the owner's doorbell */
+    int fd;       /* memfd; -1 after mapping a peer's */
+    int event_fd; /* the owner's doorbell */
     size_t bytes;
     size_t slot_bytes;
     int nchannels;
@@ -105,6 +105,13 @@ void segment_info(const struct segment *segment, struct segment_info *info);
 void segment_free(struct segment *segment);
 
 struct bell *segment_bell(struct segment *segment);
+
+/* The note that a failing rank leaves in its segment for local peers. */
+struct abort_note {
+    atomic_uint set; /* release after text, acquire before reading it */
+    char text[1000];
+};
+struct abort_note *segment_abort_note(struct segment *segment);
 struct board_memory *segment_board(struct segment *segment);
 struct channel *segment_channel(struct segment *segment, int index);
 char *segment_slot_data(struct segment *segment, int channel, int slot);

@@ -15,20 +15,23 @@ struct shm_link {
     struct segment *own, *theirs;
     int channel_in, channel_out;
     /* sending */
-    uint32_t put;             /* position of the next slot to fill */
+    uint32_t put; /* position of the next slot to fill */
     bool sending;
     struct frame frame;
     const char *payload;
     uint64_t cookie;
-    uint32_t done;            /* bytes of the frame already in slots */
+    uint32_t done; /* bytes of the frame already in slots */
     /* receiving */
-    uint32_t take;            /* position of the next slot to read */
-    char *destination;        /* of the fragmented frame being received */
+    uint32_t take;     /* position of the next slot to read */
+    char *destination; /* of the fragmented frame being received */
     bool receiving;
-    unsigned lent;            /* slots the sink holds */
+    unsigned lent; /* slots the sink holds */
 };
 
-static bool shm_ready(struct link *link) { return !((struct shm_link *)link)->sending; }
+static bool shm_ready(struct link *link)
+{
+    return !((struct shm_link *)link)->sending;
+}
 
 /* Puts fragments of the current frame into free slots. */
 static void push(struct shm_link *l, struct link_sink *sink, uint64_t *moved)
@@ -43,7 +46,8 @@ static void push(struct shm_link *l, struct link_sink *sink, uint64_t *moved)
         uint32_t left = l->frame.bytes - l->done;
         uint32_t n = left < l->theirs->slot_bytes ? left : (uint32_t)l->theirs->slot_bytes;
         if (n)
-            memcpy(segment_slot_data(l->theirs, l->channel_out, (int)(l->put % SEGMENT_DEPTH)), l->payload + l->done, n);
+            memcpy(segment_slot_data(l->theirs, l->channel_out, (int)(l->put % SEGMENT_DEPTH)), l->payload + l->done,
+                   n);
         slot->frame = l->frame;
         slot->offset = l->done;
         slot->fragment = n;
@@ -151,7 +155,10 @@ static polypath_result_t shm_progress(struct link *link, struct link_sink *sink,
     return result;
 }
 
-static void shm_close(struct link *link) { free(link); }
+static void shm_close(struct link *link)
+{
+    free(link);
+}
 
 static const struct link_class shm_class = {
     .name = "shm",

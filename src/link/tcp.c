@@ -28,6 +28,7 @@ struct tcp_link {
     struct link link;
     /* sending: what is left of the current frame */
     bool sending;
+    bool unsendable; /* the other end takes no more */
     struct frame frame;
     const char *payload;
     uint32_t sent; /* of frame and payload together */
@@ -36,7 +37,7 @@ struct tcp_link {
     bool receiving; /* `in` has been accepted; its payload is being read */
     struct frame in;
     char *destination;
-    uint32_t received; /* bytes of the payload at the destination */
+    uint32_t received;   /* bytes of the payload at the destination */
     uint32_t begin, end; /* unread part of `stage` */
     char stage[STAGE_BYTES];
 };
@@ -44,13 +45,13 @@ struct tcp_link {
 static bool tcp_ready(struct link *link)
 {
     struct tcp_link *l = (struct tcp_link *)link;
-    return !l->sending && link->writable && !link->lost;
+    return !l->sending && link->writable && !l->unsendable && !link->lost;
 }
 
 static void lose(struct tcp_link *l, const char *what, int error)
 {
     l->link.lost = true;
-    l->link.broken = error != 0 || l->receiving;
+    l->link.broken = error != 0 || l->receiving || l->unsendable;
     l->sending = false;
     snprintf(l->link.lost_reason, sizeof l->link.lost_reason, "%s%s%s", what, error ? ": " : "",
              error ? strerror(error) : "");
@@ -59,7 +60,7 @@ static void lose(struct tcp_link *l, const char *what, int error)
 static void push(struct tcp_link *l, struct link_sink *sink, uint64_t *moved)
 {
     const uint32_t total = (uint32_t)sizeof l->frame + l->frame.bytes;
-    while (l->sending && l->link.writable) {
+    while (l->sending && l->link.writable && !l->unsendable) {
         struct iovec parts[2];
         int n = 0;
         if (l->sent < sizeof l->frame)
@@ -72,10 +73,10 @@ static void push(struct tcp_link *l, struct link_sink *sink, uint64_t *moved)
         if (written < 0) {
             if (errno == EINTR)
                 continue;
-            if (errno == EAGAIN)
-                l->link.writable = false;
-            else
-                lose(l, "sending", errno);
+            l->link.writable = false;
+            /* it may have said why before it closed: reading finds the end of the connection */
+            if (errno != EAGAIN)
+                l->unsendable = l->link.readable = true;
             return;
         }
         l->sent += (uint32_t)written;

@@ -226,8 +226,9 @@ static size_t choose_row_bytes(const struct polypath_comm *comm, const struct po
     const size_t limit = comm->settings.chunk_bytes ? (comm->settings.chunk_bytes + 63) & ~(size_t)63
                          : comm->one_host           ? 32768
                                                     : 131072;
-    if (call->npoints)
-        return limit; /* both ends must cut alike, whatever else is in the group */
+    /* both ends must cut alike, whatever else is in the group, or (AllToAllV) whatever this rank's own sizes are */
+    if (call->npoints || (call->collective == POLYPATH_COLLECTIVE_ALL_TO_ALL && call->variant))
+        return limit;
     size_t bytes = limit;
     if (!comm->settings.chunk_bytes && !comm->one_host)
         while (bytes > 16384 && largest / bytes < 32)

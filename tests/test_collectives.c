@@ -15,20 +15,6 @@
 #include "support/ranks.h"
 #include "support/reference.h"
 
-static void run(const struct ranks_run *what)
-{
-    const char *wrong = ranks_run(what);
-    if (wrong)
-        fail_msg("%s", wrong);
-}
-
-static void exercise(struct rank *me, struct exercise e)
-{
-    ranks_where(me, "%s", exercise_text(&e));
-    const char *wrong = exercise_run(&e, me->comm);
-    CHECK(me, !wrong, "%s", wrong);
-}
-
 /* A small pseudo-random walk through what is not swept: the same on all ranks. */
 static uint64_t draw(uint64_t *state)
 {
@@ -46,14 +32,9 @@ static void every_reduction(struct rank *me)
         for (int type = 0; type < POLYPATH_TYPE_COUNT; type++)
             for (int op = 0; op < REFERENCE_OPS; op++)
                 for (int twice = 0; twice < 2; twice++)
-                    exercise(me, (struct exercise){.kind = (enum exercise_kind)kind,
-                                                   .type = (polypath_type_t)type,
-                                                   .op = op,
-                                                   .count = counts[draw(&state) % COUNTS],
-                                                   .root = (int)(draw(&state) % (uint64_t)me->size),
-                                                   .in_place = twice,
-                                                   .offset = draw(&state) % 3 ? 0 : draw(&state) % 8,
-                                                   .seed = state});
+                    EXERCISE(me, me->comm, .kind = (enum exercise_kind)kind, .type = (polypath_type_t)type, .op = op,
+                             .count = counts[draw(&state) % COUNTS], .root = (int)(draw(&state) % (uint64_t)me->size),
+                             .in_place = twice, .offset = draw(&state) % 3 ? 0 : draw(&state) % 8, .seed = state);
 }
 
 static void every_movement(struct rank *me)
@@ -62,13 +43,9 @@ static void every_movement(struct rank *me)
     for (int kind = EXERCISE_BROADCAST; kind < EXERCISE_KINDS; kind++)
         for (int type = 0; type < POLYPATH_TYPE_COUNT; type++)
             for (int twice = 0; twice < 2; twice++)
-                exercise(me, (struct exercise){.kind = (enum exercise_kind)kind,
-                                               .type = (polypath_type_t)type,
-                                               .count = counts[draw(&state) % COUNTS],
-                                               .root = (int)(draw(&state) % (uint64_t)me->size),
-                                               .in_place = twice,
-                                               .offset = draw(&state) % 3 ? 0 : draw(&state) % 8,
-                                               .seed = state});
+                EXERCISE(me, me->comm, .kind = (enum exercise_kind)kind, .type = (polypath_type_t)type,
+                         .count = counts[draw(&state) % COUNTS], .root = (int)(draw(&state) % (uint64_t)me->size),
+                         .in_place = twice, .offset = draw(&state) % 3 ? 0 : draw(&state) % 8, .seed = state);
 }
 
 static void every_root_and_count(struct rank *me)
@@ -77,13 +54,10 @@ static void every_root_and_count(struct rank *me)
     for (int kind = 0; kind < EXERCISE_KINDS; kind++)
         for (size_t c = 0; c < COUNTS; c++)
             for (int root = 0; root < (exercise_rooted((enum exercise_kind)kind) ? me->size : 1); root++)
-                exercise(me, (struct exercise){.kind = (enum exercise_kind)kind,
-                                               .type = c % 2 ? POLYPATH_FLOAT32 : POLYPATH_INT8,
-                                               .count = counts[c] + (size_t)root * (counts[c] > 7),
-                                               .root = root,
-                                               .in_place = draw(&state) & 1,
-                                               .offset = draw(&state) % 5,
-                                               .seed = state});
+                EXERCISE(me, me->comm, .kind = (enum exercise_kind)kind,
+                         .type = c % 2 ? POLYPATH_FLOAT32 : POLYPATH_INT8,
+                         .count = counts[c] + (size_t)root * (counts[c] > 7), .root = root,
+                         .in_place = draw(&state) & 1, .offset = draw(&state) % 5, .seed = state);
 }
 
 static void sweep(struct rank *me)
@@ -95,7 +69,7 @@ static void sweep(struct rank *me)
 
 static void test_all_on(void **state)
 {
-    run(&(struct ranks_run){.size = *(const int *)*state, .body = sweep});
+    RANKS_RUN(.size = *(const int *)*state, .body = sweep);
 }
 
 /* ------------------------------------------------------------------- large */
@@ -105,26 +79,21 @@ static void test_all_on(void **state)
 static void large_body(struct rank *me)
 {
     const size_t n = (size_t)me->size;
-    exercise(me,
-             (struct exercise){.kind = EXERCISE_ALL_REDUCE, .type = POLYPATH_FLOAT32, .count = 16 * MIB, .seed = 1});
-    exercise(me, (struct exercise){.kind = EXERCISE_ALL_GATHER,
-                                   .type = POLYPATH_INT64,
-                                   .count = 8 * MIB / n + 1,
-                                   .in_place = true,
-                                   .offset = 3,
-                                   .seed = 2});
-    exercise(me, (struct exercise){
-                     .kind = EXERCISE_REDUCE_SCATTER, .type = POLYPATH_BFLOAT16, .count = 8 * MIB / n - 1, .seed = 3});
-    exercise(me, (struct exercise){.kind = EXERCISE_ALL_TO_ALL, .type = POLYPATH_INT64, .count = MIB / n, .seed = 4});
-    exercise(me, (struct exercise){.kind = EXERCISE_ALL_TO_ALL_V, .type = POLYPATH_INT64, .count = MIB, .seed = 5});
-    exercise(me, (struct exercise){
-                     .kind = EXERCISE_BROADCAST, .type = POLYPATH_INT64, .count = 4 * MIB + 1, .root = 1, .seed = 6});
-    exercise(me, (struct exercise){.kind = EXERCISE_SEND_RECV, .type = POLYPATH_INT64, .count = 4 * MIB, .seed = 7});
+    EXERCISE(me, me->comm, .kind = EXERCISE_ALL_REDUCE, .type = POLYPATH_FLOAT32, .count = 16 * MIB, .seed = 1);
+    EXERCISE(me, me->comm, .kind = EXERCISE_ALL_GATHER, .type = POLYPATH_INT64, .count = 8 * MIB / n + 1,
+             .in_place = true, .offset = 3, .seed = 2);
+    EXERCISE(me, me->comm, .kind = EXERCISE_REDUCE_SCATTER, .type = POLYPATH_BFLOAT16, .count = 8 * MIB / n - 1,
+             .seed = 3);
+    EXERCISE(me, me->comm, .kind = EXERCISE_ALL_TO_ALL, .type = POLYPATH_INT64, .count = MIB / n, .seed = 4);
+    EXERCISE(me, me->comm, .kind = EXERCISE_ALL_TO_ALL_V, .type = POLYPATH_INT64, .count = MIB, .seed = 5);
+    EXERCISE(me, me->comm, .kind = EXERCISE_BROADCAST, .type = POLYPATH_INT64, .count = 4 * MIB + 1, .root = 1,
+             .seed = 6);
+    EXERCISE(me, me->comm, .kind = EXERCISE_SEND_RECV, .type = POLYPATH_INT64, .count = 4 * MIB, .seed = 7);
 }
 
 static void test_64_mib(void **state)
 {
-    run(&(struct ranks_run){.size = *(const int *)*state, .body = large_body});
+    RANKS_RUN(.size = *(const int *)*state, .body = large_body);
 }
 
 /* ---------------------------------------------------------- small matters */
@@ -147,7 +116,7 @@ static void alone_body(struct rank *me)
 static void test_a_process_without_launcher_is_alone(void **state)
 {
     (void)state;
-    run(&(struct ranks_run){.size = 1, .body = alone_body, .no_comm = true});
+    RANKS_RUN(.size = 1, .body = alone_body, .no_comm = true);
 }
 
 static void statistics_body(struct rank *me)
@@ -162,7 +131,7 @@ static void statistics_body(struct rank *me)
     CHECK(me, *polypath_comm_algorithm(me->comm, POLYPATH_COLLECTIVE_BARRIER), "no algorithm");
     CHECK(me, !*polypath_comm_algorithm(me->comm, POLYPATH_COLLECTIVE_SCATTER), "an algorithm of what was not called");
     double shares[16], sum = 0;
-    exercise(me, (struct exercise){.kind = EXERCISE_ALL_REDUCE, .type = POLYPATH_FLOAT32, .count = 100000, .seed = 1});
+    EXERCISE(me, me->comm, .kind = EXERCISE_ALL_REDUCE, .type = POLYPATH_FLOAT32, .count = 100000, .seed = 1);
     OK(me, polypath_comm_shares(me->comm, POLYPATH_COLLECTIVE_ALL_REDUCE, shares, 16));
     for (int i = 0; i < 16; i++)
         sum += shares[i];
@@ -172,10 +141,10 @@ static void statistics_body(struct rank *me)
 static void test_what_a_communicator_tells_of_itself(void **state)
 {
     (void)state;
-    run(&(struct ranks_run){.size = 2, .body = statistics_body});
+    RANKS_RUN(.size = 2, .body = statistics_body);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     const struct CMUnitTest tests[] = {
@@ -193,5 +162,7 @@ int main(void)
         cmocka_unit_test(test_a_process_without_launcher_is_alone),
         cmocka_unit_test(test_what_a_communicator_tells_of_itself),
     };
+    if (argc > 1) /* the names of the tests to run, with * and ? */
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

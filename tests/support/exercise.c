@@ -98,8 +98,7 @@ static void measure(struct exercise *e, size_t *send, size_t *recv)
     case EXERCISE_REDUCE_SCATTER_V:
         for (int i = 0; i < e->size; i++)
             SEND_COUNTS(e)
-            [i] = count_of(e, i, 0),
-         SEND_DISPLS(e)[i] = i ? SEND_DISPLS(e)[i - 1] + SEND_COUNTS(e)[i - 1] : 0;
+        [i] = count_of(e, i, 0), SEND_DISPLS(e)[i] = i ? SEND_DISPLS(e)[i - 1] + SEND_COUNTS(e)[i - 1] : 0;
         *send = SEND_DISPLS(e)[n - 1] + SEND_COUNTS(e)[n - 1];
         *recv = SEND_COUNTS(e)[e->rank];
         return;

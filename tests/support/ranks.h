@@ -86,4 +86,21 @@ void ranks_raise(const struct rank *me, int index);
             ranks_fail(me, __FILE__, __LINE__, #call, "%s: %s", polypath_result_name(result_), polypath_last_error()); \
     } while (0)
 
+/* In a cmocka test: RANKS_RUN(.size = 2, .body = f) must go well. */
+#define RANKS_RUN(...)                                                                                                 \
+    do {                                                                                                               \
+        const char *wrong_ = ranks_run(&(struct ranks_run){__VA_ARGS__});                                              \
+        if (wrong_)                                                                                                    \
+            fail_msg("%s", wrong_);                                                                                    \
+    } while (0)
+
+/* In a rank: EXERCISE(me, comm, .kind = ..., .count = ...) must go well. */
+#define EXERCISE(me, on, ...)                                                                                          \
+    do {                                                                                                               \
+        struct exercise exercise_ = {__VA_ARGS__};                                                                     \
+        ranks_where(me, "%s", exercise_text(&exercise_));                                                              \
+        const char *wrong_ = exercise_run(&exercise_, on);                                                             \
+        CHECK(me, !wrong_, "%s", wrong_);                                                                              \
+    } while (0)
+
 #endif

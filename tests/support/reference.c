@@ -116,7 +116,7 @@ double reference_decode(polypath_type_t type, const void *element)
 
 static double scalar_of(polypath_type_t type, int rank)
 {
-    return is_float(type) ? (rank % 2 ? 2 : 0.5) : rank + 1;
+    return is_float(type) ? (rank % 2 ? 2 : 4) : rank + 1;
 }
 
 void reference_scalar(polypath_type_t type, int rank, void *out)
@@ -132,7 +132,7 @@ static double float_input(int op, int rank, uint64_t h)
     case POLYPATH_PROD: return (h & 1 ? -1.0 : 1.0) * (rank % 4 == 0 && h & 2 ? 2.0 : 1.0);
     case POLYPATH_MAX:
     case POLYPATH_MIN: return various[h % 15];
-    case REFERENCE_SCALED: return rank < 4 ? (double)(h % 3) - 1 : 0; /* |sum| <= 8 */
+    case REFERENCE_SCALED: return rank < 4 ? (double)(h % 3) - 1 : 0; /* |sum| <= 12, and even */
     default: return rank < 8 ? (double)(h % 3) - 1 : 0;
     }
 }

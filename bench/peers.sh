@@ -24,13 +24,18 @@ scripts/dependencies build peers
 cmake --preset release >/dev/null
 cmake --build --preset release --target polypath_cli bench_peer_polypath bench_peer_host >/dev/null
 
-flags="-std=c17 -D_GNU_SOURCE -O3 -Wall -Wextra -Ibench"
+flags="-std=c17 -D_GNU_SOURCE -O3 -Wall -Wextra -Werror -Ibench"
 for mpi in openmpi mpich; do
     program=build/bench/peer_mpi.$mpi
     # A user's own MPI may have no such name; then that candidate is left out.
     command -v "mpicc.$mpi" >/dev/null || continue
     "mpicc.$mpi" $flags -o "$program" bench/peer_mpi.c bench/peer/serve.c
 done
+
+if pkg-config --exists ucc && command -v mpicc.openmpi >/dev/null; then
+    mpicc.openmpi $flags $(pkg-config --cflags ucc) -o build/bench/peer_ucc bench/peer_ucc.c bench/peer/serve.c \
+        $(pkg-config --libs ucc) -Wl,-rpath,"$(pkg-config --variable=libdir ucc)"
+fi
 
 drive() { python3 bench/peers_drive.py "$@"; }
 if [ "$(id -u)" = 0 ] && unshare --net true 2>/dev/null; then

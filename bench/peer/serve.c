@@ -195,6 +195,10 @@ static bool measure(const struct peer *peer, enum peer_op op, size_t asked, doub
 {
     static double times[BLOCKS_MOST];
     static unsigned salt;
+    if (peer->supports && !peer->supports(op)) {
+        snprintf(answer, room, "{\"rank\": 0, \"unsupported\": \"%s\"}\n", op_names[op]);
+        return true;
+    }
     bool has_blocks = op == PEER_ALL_GATHER || op == PEER_REDUCE_SCATTER || op == PEER_ALL_TO_ALL;
     size_t pieces = has_blocks ? (size_t)peer->size : 1;
     struct peer_point point = {.op = op, .count = asked / sizeof(float) / pieces};

@@ -13,6 +13,7 @@
 #ifndef BENCH_PEER_SERVE_H
 #define BENCH_PEER_SERVE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum peer_op {
@@ -35,12 +36,13 @@ struct peer_point {
     float *send, *recv;
 };
 
-/* A library. All functions but the last two are called by all ranks alike; they end the program on errors. */
+/* A library. The first three are called by all ranks alike and end the program on errors. */
 struct peer {
     int rank, size;
     void (*operate)(const struct peer_point *point);
     void (*barrier)(void);
     void (*agree_max)(double *values, int count); /* the largest of each over all ranks, on all ranks */
+    bool (*supports)(enum peer_op op);            /* NULL: everything */
     void *(*allocate)(size_t bytes);              /* NULL: malloc's memory, from a page boundary on */
     void (*release)(void *memory);
 };

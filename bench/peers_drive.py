@@ -280,7 +280,7 @@ class Run:
         self.file.flush()
 
     def lose(self, jobs, job, error):
-        print(f"{job.name} with {job.ranks} ranks is out: {error}", flush=True)
+        print(f"\n{job.name} with {job.ranks} ranks is out: {error}", flush=True)
         self.record(kind="lost", candidate=job.name, ranks=job.ranks, reason=str(error))
         jobs.remove(job)
         job.end(kindly=False)

@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 SECONDS_EACH ?= 60 # of `make fuzz`
 
-.PHONY: all demo test bench check-format format tidy fuzz install clean help
+.PHONY: all demo test bench bench-peers check-format format tidy fuzz install clean help
 
 all: ## build build/polypath and build/libpolypath.so
 	@cmake --preset release >/dev/null
@@ -21,6 +21,9 @@ test: ## install what is missing, build, run every test and check
 
 bench: all ## build, then name the benchmark programs
 	@ls build/bench/* 2>/dev/null || true
+
+bench-peers: ## measure against Open MPI, MPICH and others, under 3 minutes (bench/peers.sh --help for more)
+	@bench/peers.sh
 
 check-format: ## does the code follow .clang-format?
 	@scripts/format --check

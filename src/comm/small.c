@@ -20,7 +20,8 @@ polypath_result_t small_start(struct polypath_comm *comm)
     for (int p = 0; p < comm->npaths; p++)
         if (!strcmp(comm->paths[p].kind, "shm"))
             comm->shm_path = p;
-    if (!comm->one_host || comm->size == 1 || comm->shm_path < 0)
+    /* a board knows one way only; who names an algorithm wants that one */
+    if (!comm->one_host || comm->size == 1 || comm->shm_path < 0 || *comm->settings.algorithm)
         return POLYPATH_SUCCESS;
     comm->board_segments = calloc((size_t)comm->size, sizeof *comm->board_segments);
     if (comm->board_segments) {

@@ -3,7 +3,7 @@
  * and size, on one core. GB/s counts the bytes that the operation must read
  * and write (1e9 bytes); the cache traffic of a plain store is not counted.
  *
- * Usage: compute_bench [milliseconds per figure]
+ * Usage: compute_bench [milliseconds per figure [type, such as float32]]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,13 +116,16 @@ int main(int argc, char **argv)
             for (size_t c = 0; c < sizeof(copies) / sizeof(copies[0]); c++)
                 print_row(level_name, "bytes", copies[c].name, sizes[s], 2.0 * (double)sizes[s],
                           best_ns(copy_once, POLYPATH_UINT8, &copies[c], sizes[s]));
-        for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+        for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++) {
+            if (argc > 2 && strcmp(argv[2], polypath_type_name(types[t])) != 0)
+                continue;
             for (size_t h = 0; h < sizeof(shapes) / sizeof(shapes[0]); h++)
                 for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
                     double streams = shapes[h].nsrc + (shapes[h].two_results ? 2 : 1);
                     print_row(level_name, polypath_type_name(types[t]), shapes[h].name, sizes[s],
                               streams * (double)sizes[s], best_ns(reduce_once, types[t], &shapes[h], sizes[s]));
                 }
+        }
     }
     for (int k = 0; k < SOURCES; k++)
         free(sources[k]);

@@ -168,10 +168,14 @@ ALWAYS_INLINE u16half half_load(const void *from)
     return (u16half)_mm_loadu_si128(from);
 }
 
-/* VECTOR_BYTES / 4 bytes to 16 bits each. */
-ALWAYS_INLINE u16half half_load_bytes(const void *from)
+ALWAYS_INLINE u16half low_half(u16v v)
 {
-    return (u16half)_mm_cvtepu8_epi16(_mm_loadl_epi64(from));
+    return (u16half)_mm256_castsi256_si128((__m256i)v);
+}
+
+ALWAYS_INLINE u16half high_half(u16v v)
+{
+    return (u16half)_mm256_extracti128_si256((__m256i)v, 1);
 }
 
 ALWAYS_INLINE f32v float16_decode(u16half v)
@@ -187,14 +191,11 @@ ALWAYS_INLINE u8v float16_encode(f32v a, f32v b)
     return (u8v)_mm256_set_m128i(high, low);
 }
 
-/* The low 8 bits of each lane, which must be all there is in it. */
-ALWAYS_INLINE u8v pack8(u32v a, u32v b, u32v c, u32v d)
+/* The low 16 bits of each lane, which must be all there is in it. */
+ALWAYS_INLINE u16v pack16(u32v a, u32v b)
 {
-    __m256i low = _mm256_packus_epi32((__m256i)a, (__m256i)b);
-    __m256i high = _mm256_packus_epi32((__m256i)c, (__m256i)d);
-    /* Packing works within 128 bits. */
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    return (u8v)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+    __m256i packed = _mm256_packus_epi32((__m256i)a, (__m256i)b);
+    return (u16v)_mm256_permute4x64_epi64(packed, 0xd8); /* packing works within 128 bits */
 }
 
 #include "compute/vector_kernels.inc"

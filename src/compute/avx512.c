@@ -159,10 +159,14 @@ ALWAYS_INLINE u16half half_load(const void *from)
     return (u16half)_mm256_loadu_si256(from);
 }
 
-/* VECTOR_BYTES / 4 bytes to 16 bits each. */
-ALWAYS_INLINE u16half half_load_bytes(const void *from)
+ALWAYS_INLINE u16half low_half(u16v v)
 {
-    return (u16half)_mm256_cvtepu8_epi16(_mm_loadu_si128(from));
+    return (u16half)_mm512_castsi512_si256((__m512i)v);
+}
+
+ALWAYS_INLINE u16half high_half(u16v v)
+{
+    return (u16half)_mm512_extracti64x4_epi64((__m512i)v, 1);
 }
 
 ALWAYS_INLINE f32v float16_decode(u16half v)
@@ -178,13 +182,11 @@ ALWAYS_INLINE u8v float16_encode(f32v a, f32v b)
     return (u8v)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* The low 8 bits of each lane. */
-ALWAYS_INLINE u8v pack8(u32v a, u32v b, u32v c, u32v d)
+/* The low 16 bits of each lane. */
+ALWAYS_INLINE u16v pack16(u32v a, u32v b)
 {
-    __m512i packed = _mm512_castsi128_si512(_mm512_cvtepi32_epi8((__m512i)a));
-    packed = _mm512_inserti32x4(packed, _mm512_cvtepi32_epi8((__m512i)b), 1);
-    packed = _mm512_inserti32x4(packed, _mm512_cvtepi32_epi8((__m512i)c), 2);
-    return (u8v)_mm512_inserti32x4(packed, _mm512_cvtepi32_epi8((__m512i)d), 3);
+    __m512i low = _mm512_castsi256_si512(_mm512_cvtepi32_epi16((__m512i)a));
+    return (u16v)_mm512_inserti64x4(low, _mm512_cvtepi32_epi16((__m512i)b), 1);
 }
 
 #include "compute/vector_kernels.inc"

@@ -140,12 +140,14 @@ ALWAYS_INLINE u16half half_load(const void *from)
     return (u16half)vreinterpret_u16_u8(vld1_u8(from));
 }
 
-/* VECTOR_BYTES / 4 bytes to 16 bits each. */
-ALWAYS_INLINE u16half half_load_bytes(const void *from)
+ALWAYS_INLINE u16half low_half(u16v v)
 {
-    uint32_t four;
-    memcpy(&four, from, sizeof(four));
-    return (u16half)vget_low_u16(vmovl_u8(vcreate_u8(four)));
+    return (u16half)vget_low_u16((uint16x8_t)v);
+}
+
+ALWAYS_INLINE u16half high_half(u16v v)
+{
+    return (u16half)vget_high_u16((uint16x8_t)v);
 }
 
 ALWAYS_INLINE f32v float16_decode(u16half v)
@@ -158,12 +160,10 @@ ALWAYS_INLINE u8v float16_encode(f32v a, f32v b)
     return (u8v)vcombine_f16(vcvt_f16_f32((float32x4_t)a), vcvt_f16_f32((float32x4_t)b));
 }
 
-/* The low 8 bits of each lane. */
-ALWAYS_INLINE u8v pack8(u32v a, u32v b, u32v c, u32v d)
+/* The low 16 bits of each lane. */
+ALWAYS_INLINE u16v pack16(u32v a, u32v b)
 {
-    uint16x8_t low = vcombine_u16(vmovn_u32((uint32x4_t)a), vmovn_u32((uint32x4_t)b));
-    uint16x8_t high = vcombine_u16(vmovn_u32((uint32x4_t)c), vmovn_u32((uint32x4_t)d));
-    return (u8v)vcombine_u8(vmovn_u16(low), vmovn_u16(high));
+    return (u16v)vcombine_u16(vmovn_u32((uint32x4_t)a), vmovn_u32((uint32x4_t)b));
 }
 
 #include "compute/vector_kernels.inc"

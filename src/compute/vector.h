@@ -29,6 +29,8 @@ typedef uint64_t u64v __attribute__((vector_size(VECTOR_BYTES)));
 typedef int64_t i64v __attribute__((vector_size(VECTOR_BYTES)));
 typedef float f32v __attribute__((vector_size(VECTOR_BYTES)));
 typedef double f64v __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint16_t u16v __attribute__((vector_size(VECTOR_BYTES)));
+typedef int16_t i16v __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint16_t u16half __attribute__((vector_size(VECTOR_BYTES / 2))); /* as many elements as u32v */
 
 /* ------------------------------------------------------------ sum and prod */
@@ -116,8 +118,9 @@ ALWAYS_INLINE f64v float64_prod(f64v a, f64v b)
 
 /* ------------------------------------------------- rounding to small floats */
 
-/* Lane by lane: `yes` where mask is all ones, `no` where it is 0. Defined by the level. */
+/* What this needs of the level. select32: lane by lane `yes` where the mask is all ones, `no` where it is 0. */
 ALWAYS_INLINE u32v select32(i32v mask, u32v yes, u32v no);
+ALWAYS_INLINE u32v uint32_min(u32v a, u32v b);
 
 /* The upper 16 bits rounded to nearest even; those below are left over. NaN must be canonical: nothing to carry. */
 ALWAYS_INLINE u32v bfloat16_round(f32v v)
@@ -128,37 +131,24 @@ ALWAYS_INLINE u32v bfloat16_round(f32v v)
 
 /*
  * float32 to a format of eight bits, one per 32-bit lane, to nearest even.
- * Codes above `limit` become it: infinity for e5m2, NaN for e4m3.
+ * Codes above `limit`, which those of NaN are too, become it.
  */
 ALWAYS_INLINE u32v float8_encode(f32v v, int mantissa_bits, int bias, uint32_t limit)
 {
     const int shift = 23 - mantissa_bits;
     const uint32_t rebias = (uint32_t)(127 - bias) << 23;
     u32v magnitude = (u32v)v & 0x7fffffffU;
-    u32v normal = (magnitude - rebias + ((1U << (shift - 1)) - 1U) + ((magnitude >> shift) & 1U)) >> shift;
+    u32v even = (magnitude >> shift) & 1U;
+    u32v normal = (magnitude + even + ((1U << (shift - 1)) - 1U - rebias)) >> shift;
 
     /* Adding the power of two whose last place is the format's smallest number makes the FPU round there. */
     const uint32_t aligner_bits = (uint32_t)(128 - bias + shift) << 23;
     u32v aligner = (u32v){0} + aligner_bits;
     u32v subnormal = (u32v)((f32v)magnitude + (f32v)aligner) - aligner;
 
-    u32v code = select32((i32v)magnitude < (i32v)((u32v){0} + (rebias + (1U << 23))), subnormal, normal);
-    u32v clamp = (u32v){0} + limit;
-    return select32((i32v)code > (i32v)clamp, clamp, code);
-}
-
-/* NaN of e4m3 (also from overflow) is the code 0x7f, without sign. */
-ALWAYS_INLINE u32v e4m3_encode(f32v v)
-{
-    u32v code = float8_encode(v, 3, 7, 0x7fU);
-    u32v sign = ((u32v)v >> 24) & 0x80U;
-    return code | (sign & ~(u32v)(code == 0x7fU));
-}
-
-ALWAYS_INLINE u32v e5m2_encode(f32v v)
-{
-    u32v code = float8_encode(v, 2, 15, 0x7cU) | (((u32v)v >> 24) & 0x80U);
-    return select32(v != v, (u32v){0} + 0x7eU, code);
+    i32v is_subnormal = (i32v)magnitude < (i32v)((u32v){0} + (rebias + (1U << 23)));
+    u32v code = select32(is_subnormal, subnormal, normal);
+    return uint32_min(code, (u32v){0} + limit) | (((u32v)v >> 24) & 0x80U);
 }
 
 #endif

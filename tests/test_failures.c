@@ -171,9 +171,11 @@ static polypath_result_t unlike_call(struct rank *me, enum unlike what)
 static void unlike_body(struct rank *me)
 {
     const enum unlike what = *(const enum unlike *)me->context;
-    for (int i = 0; i < 3; i++)
-        OK(me, polypath_barrier(me->comm));
-    polypath_result_t result = unlike_call(me, what);
+    polypath_result_t result = POLYPATH_SUCCESS;
+    for (int i = 0; i < 3 && !result; i++) /* who is slow may see the others' failure in here already */
+        result = polypath_barrier(me->comm);
+    if (!result)
+        result = unlike_call(me, what);
     if (!result) /* some ranks may have had all they needed: then the next calls fail */
         result = polypath_barrier(me->comm);
     if (!result)
@@ -316,7 +318,9 @@ static void stop_body(struct rank *me)
     if (me->rank != 1) {
         CHECK(me, result == POLYPATH_ERROR_TIMEOUT || result == POLYPATH_ERROR_ABORTED, "%s: %s",
               polypath_result_name(result), polypath_last_error());
-        CHECK(me, strstr(polypath_last_error(), "rank 1"), "not the rank that stopped: %s", polypath_last_error());
+        /* a rank may have waited for another that waited for the one that stopped; who is told of that says the rest */
+        CHECK(me, result == POLYPATH_ERROR_TIMEOUT || strstr(polypath_last_error(), "rank 1"),
+              "not the rank that stopped: %s", polypath_last_error());
     }
     refuses_everything(me, result);
     ranks_raise(me, 0);
@@ -409,7 +413,9 @@ static void test_a_rank_that_never_calls(void **state)
     (void)state;
     for (enum wait how = 0; how < WAITS; how++) {
         RANKS_RUN(.size = 2, .body = in_vain_body, .context = &how, .environment = quick_shm);
-        RANKS_RUN(.size = 2, .body = in_vain_body, .context = &how, .environment = quick_hosts, .prepare = two_hosts);
+        if (how == WAIT_LARGE || how == WAIT_RECV || how == WAIT_TESTS)
+            RANKS_RUN(.size = 2, .body = in_vain_body, .context = &how, .environment = quick_hosts,
+                      .prepare = two_hosts);
     }
 }
 
@@ -452,6 +458,8 @@ static void abort_inside_body(struct rank *me)
     else
         ranks_raise(me, 0);
     polypath_result_t result = polypath_all_reduce(a, b, count, F32, POLYPATH_SUM, me->comm);
+    if (me->rank == 2 && !result) /* everything that it needed was there: that is a success, but the last */
+        result = polypath_barrier(me->comm);
     CHECK(me, result == POLYPATH_ERROR_ABORTED, "%s: %s", polypath_result_name(result), polypath_last_error());
     CHECK(me, strstr(polypath_last_error(), "rank 0"), "%s", polypath_last_error());
     refuses_everything(me, result);

@@ -37,13 +37,12 @@ polypath_result_t host_wait_open(struct host *h)
 {
     h->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (h->epoll_fd < 0)
-        return error_set(POLYPATH_ERROR_SYSTEM, "epoll_create1: %s%s", strerror(errno),
-                         errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
+        return error_set(POLYPATH_ERROR_SYSTEM, "epoll_create1: %s%s", strerror(errno), error_advice(errno));
     if (h->config.segment)
         return watch(h, h->config.segment->event_fd, EPOLLIN, TAG_BELL);
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (h->wake_fd < 0)
-        return error_set(POLYPATH_ERROR_SYSTEM, "eventfd: %s", strerror(errno));
+        return error_set(POLYPATH_ERROR_SYSTEM, "eventfd: %s%s", strerror(errno), error_advice(errno));
     return watch(h, h->wake_fd, EPOLLIN, TAG_BELL);
 }
 

@@ -15,6 +15,9 @@ polypath_result_t error_set(polypath_result_t code, const char *format, ...) __a
 /* Puts "prefix: " in front of the calling thread's error text; returns `code`. For adding context on the way up. */
 polypath_result_t error_prefix(polypath_result_t code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* What may be done about an errno, to put behind strerror(): " (raise ...)" or "". */
+const char *error_advice(int error_number);
+
 /* The calling thread's last error text; never NULL. */
 const char *error_text(void);
 

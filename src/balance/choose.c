@@ -22,7 +22,7 @@
 #define CLEAR (BALANCE_ONE / 8)     /* slower by this after three scores of either: lost; by half of it after six */
 #define WIN_EARLY (BALANCE_ONE / 5) /* faster by this after three scores of either: won; by half of it after six */
 #define HOPELESS (BALANCE_ONE / 4)  /* a difference that two scores of the challenger decide */
-#define CONTESTED (BALANCE_ONE + BALANCE_ONE / 2) /* slower than this times the incumbent by the model: not tried */
+#define CONTESTED (BALANCE_ONE + BALANCE_ONE / 8) /* slower than this times the incumbent by the model: not tried */
 #define RETRY 64                                  /* observations until a loser is tried again, doubled by each loss */
 #define RETRY_DOUBLINGS 4
 #define QUIET 12       /* observations between two trials */

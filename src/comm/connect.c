@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -328,6 +329,12 @@ static polypath_result_t connect_locally(struct connecting *k, int peer)
 static polypath_result_t adopt_tcp(struct polypath_comm *c, int fd, int peer, int path)
 {
     struct link *link;
+    const char *congestion = c->settings.tcp_congestion;
+    if (*congestion && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion))) {
+        c->statistics.fallbacks++;
+        log_line(LOG_LEVEL_WARN, "tcp_congestion=%s cannot be had (%s); the system's is used", congestion,
+                 strerror(errno));
+    }
     polypath_result_t result = tcp_link_create(fd, c->settings.tcp_notsent_bytes, &link);
     return result ? result : add_link(c, link, peer, path, path);
 }

@@ -25,10 +25,12 @@ polypath_result_t host_create(const struct host_config *config, struct host **ho
     h->epoll_fd = h->wake_fd = -1;
     for (int p = 0; p < config->size; p++) {
         h->peers[p].control_fd = -1;
-        for (int q = 0; q < HOST_PATHS; q++)
-            queue_clear(&h->peers[p].queues[q]);
+        for (int q = 0; q < HOST_PATHS; q++) {
+            list_clear(&h->peers[p].queues[q].results);
+            list_clear(&h->peers[p].queues[q].input);
+        }
     }
-    queue_clear(&h->ready);
+    list_clear(&h->ready);
     polypath_result_t result = host_wait_open(h);
     if (result) {
         host_free(h);
@@ -53,7 +55,8 @@ void host_free(struct host *h)
     free(h->need);
     free(h->next);
     free(h->left);
-    free(h->lent);
+    free(h->places);
+    free(h->free_pieces);
     free(h->pointers);
     free(h->scratch);
     free(h);
@@ -124,32 +127,41 @@ static size_t scratch_row(const struct host *h, uint32_t row)
     return h->scratch_row[p] + (row - h->call.first_row[p]) % h->window[p];
 }
 
-struct lent *host_lent(const struct host *h, struct slice slice, uint32_t row)
+struct place *host_place(const struct host *h, struct slice slice, uint32_t row)
 {
-    return &h->lent[scratch_row(h, row) * (size_t)h->call.schedule->nscratch + slice.index];
+    return &h->places[scratch_row(h, row) * (size_t)h->call.schedule->nscratch + slice.index];
 }
 
-char *host_slice_address(const struct host *h, struct slice slice, uint32_t row)
+static char *take_piece(struct host *h)
+{
+    size_t piece = h->nfree ? h->free_pieces[--h->nfree] : h->nfresh++;
+    return h->scratch + piece * h->call.row_bytes;
+}
+
+void host_free_piece(struct host *h, const char *data)
+{
+    h->free_pieces[h->nfree++] = (uint32_t)((size_t)(data - h->scratch) / h->call.row_bytes);
+}
+
+char *host_slice_address(struct host *h, struct slice slice, uint32_t row)
 {
     const struct host_call *c = &h->call;
     switch (slice.buffer) {
     case SLICE_INPUT: return (char *)c->input[slice.index] + (size_t)row * c->row_bytes;
     case SLICE_OUTPUT: return (char *)c->output[slice.index] + (size_t)row * c->row_bytes;
-    case SLICE_SCRATCH:
-        return h->scratch + (scratch_row(h, row) * (size_t)c->schedule->nscratch + slice.index) * c->row_bytes;
+    case SLICE_SCRATCH: {
+        struct place *place = host_place(h, slice, row);
+        if (!place->data)
+            *place = (struct place){.data = take_piece(h), .reads = c->schedule->scratch_reads[slice.index]};
+        return place->data;
+    }
     default: return NULL;
     }
 }
 
-/* Where to read a slice from: a lent payload lies with the link. */
-static const char *source_address(const struct host *h, struct slice slice, uint32_t row)
+const char *host_source_address(struct host *h, struct slice slice, uint32_t row)
 {
-    if (slice.buffer == SLICE_SCRATCH) {
-        const struct lent *lent = host_lent(h, slice, row);
-        if (lent->link)
-            return lent->data;
-    }
-    return host_slice_address(h, slice, row);
+    return slice.buffer == SLICE_SCRATCH ? host_place(h, slice, row)->data : host_slice_address(h, slice, row);
 }
 
 /* -------------------------------------------------------------- beginning */
@@ -194,12 +206,13 @@ static bool reserve(struct host *h)
     if (!grow((void **)&h->pointers, &h->pointers_room, most, sizeof *h->pointers))
         return false;
     size_t slots = (size_t)scratch_rows * (size_t)c->schedule->nscratch;
-    if (!grow((void **)&h->lent, &h->lent_room, slots, sizeof *h->lent))
+    if (!grow((void **)&h->places, &h->places_room, slots, sizeof *h->places) ||
+        !grow((void **)&h->free_pieces, &h->pieces_room, slots, sizeof *h->free_pieces))
         return false;
     if (slots)
-        memset(h->lent, 0, slots * sizeof *h->lent);
-    h->lent_used = slots;
-    h->nlent = 0;
+        memset(h->places, 0, slots * sizeof *h->places);
+    h->nplaces = slots;
+    h->nlent = h->nfree = h->nfresh = 0;
     size_t bytes = slots * c->row_bytes;
     if (bytes > h->scratch_room) {
         free(h->scratch);
@@ -271,7 +284,7 @@ polypath_result_t host_begin(struct host *h, const struct host_call *call)
         link->call_bytes_sent = link->call_bytes_received = 0;
         link->last_ns = link->first_send_ns = 0;
     }
-    queue_clear(&h->ready);
+    list_clear(&h->ready);
     h->failure = POLYPATH_SUCCESS;
     h->active = true;
     h->idle = 0;
@@ -282,7 +295,7 @@ polypath_result_t host_begin(struct host *h, const struct host_call *call)
 
 /* ------------------------------------------------------------------ steps */
 
-/* Ends a step's hold on the payloads it read. */
+/* Ends a step's hold on the scratch slots it read. */
 static void give_back(struct host *h, const struct step *step, uint32_t row)
 {
     const struct schedule *s = h->call.schedule;
@@ -290,24 +303,31 @@ static void give_back(struct host *h, const struct step *step, uint32_t row)
         struct slice slice = s->sources[step->source + i];
         if (slice.buffer != SLICE_SCRATCH)
             continue;
-        struct lent *lent = host_lent(h, slice, row);
-        if (lent->link) {
-            lent->link->class->release(lent->link, lent->token);
-            lent->link = NULL;
+        struct place *place = host_place(h, slice, row);
+        if (--place->reads)
+            continue;
+        if (place->link) {
+            place->link->class->release(place->link, place->token);
             h->nlent--;
+        } else {
+            host_free_piece(h, place->data);
         }
+        place->data = NULL;
+        place->link = NULL;
     }
 }
 
 void host_take_back(struct host *h)
 {
-    for (size_t i = 0; h->nlent && i < h->lent_used; i++) {
-        struct lent *lent = &h->lent[i];
-        if (!lent->link || lent->pinned)
+    for (size_t i = 0; h->nlent && i < h->nplaces; i++) {
+        struct place *place = &h->places[i];
+        if (!place->link || place->pinned)
             continue;
-        memcpy(h->scratch + i * h->call.row_bytes, lent->data, lent->bytes);
-        lent->link->class->release(lent->link, lent->token);
-        lent->link = NULL;
+        char *data = take_piece(h);
+        memcpy(data, place->data, place->bytes);
+        place->link->class->release(place->link, place->token);
+        place->link = NULL;
+        place->data = data;
         h->nlent--;
     }
 }
@@ -328,7 +348,7 @@ void host_complete(struct host *h, uint32_t row, uint32_t step)
     for (uint32_t i = 0; i < s->steps[step].nnext; i++) {
         uint32_t after = s->successors[s->steps[step].next + i];
         if (--h->need[base + after] == 0 && started)
-            queue_push(h, &h->ready, base + after);
+            list_push(h, &h->ready, base + after);
     }
     if (--h->left[row] == 0) {
         h->rows_left--;
@@ -345,7 +365,7 @@ static void run_reduce(struct host *h, const struct step *step, uint32_t row, si
         op.divisor = 0;
     const size_t count = bytes / polypath_type_bytes(op.type);
     for (uint32_t i = 0; i < step->nsrc; i++)
-        sources[i] = source_address(h, s->sources[step->source + i], row);
+        sources[i] = host_source_address(h, s->sources[step->source + i], row);
     compute_reduce(&op, host_slice_address(h, step->dst, row), NULL, sources, step->nsrc, count, false);
 }
 
@@ -371,13 +391,13 @@ static void run_step(struct host *h, uint32_t row, uint32_t index)
     case STEP_REDUCE: run_reduce(h, step, row, bytes); break;
     case STEP_COPY: {
         char *to = host_slice_address(h, step->dst, row);
-        const char *from = source_address(h, source, row);
+        const char *from = host_source_address(h, source, row);
         if (to != from)
             compute_copy(to, from, bytes, h->call.stream);
         break;
     }
     case STEP_SCALE:
-        compute_scale(h->call.op.type, host_slice_address(h, step->dst, row), source_address(h, source, row),
+        compute_scale(h->call.op.type, host_slice_address(h, step->dst, row), host_source_address(h, source, row),
                       h->call.scalar, bytes / polypath_type_bytes(h->call.op.type));
         break;
     default: break;
@@ -398,7 +418,7 @@ static void start_rows(struct host *h)
             h->next_row[p]++;
             for (uint32_t i = 0; i < nsteps; i++)
                 if (h->need[row * nsteps + i] == 0)
-                    queue_push(h, &h->ready, row * nsteps + i);
+                    list_push(h, &h->ready, row * nsteps + i);
         }
     }
 }
@@ -406,8 +426,8 @@ static void start_rows(struct host *h)
 static void run_ready(struct host *h)
 {
     const uint32_t nsteps = (uint32_t)h->call.schedule->nsteps;
-    while (!queue_empty(&h->ready) && !h->failure) {
-        uint32_t id = queue_pop(h, &h->ready);
+    while (!list_empty(&h->ready) && !h->failure) {
+        uint32_t id = list_pop(h, &h->ready);
         run_step(h, id / nsteps, id % nsteps);
     }
 }
@@ -442,7 +462,7 @@ polypath_result_t host_advance(struct host *h, bool *done, bool *moved)
         result = link_progress(h->links[i], &h->sink, &bytes);
         if (h->failure)
             result = h->failure;
-        if (!result && !queue_empty(&h->ready)) {
+        if (!result && !list_empty(&h->ready)) {
             run_ready(h);
             result = h->failure;
         }
@@ -505,5 +525,6 @@ void host_totals(const struct host *h, int path, uint64_t *bytes_sent, uint64_t 
 size_t host_memory(const struct host *h)
 {
     return h->states_room * (sizeof *h->need + sizeof *h->next) + h->rows_room * sizeof *h->left +
-           h->lent_room * sizeof *h->lent + h->scratch_room + (h->config.segment ? h->config.segment->bytes : 0);
+           h->places_room * (sizeof *h->places + sizeof *h->free_pieces) + h->scratch_room +
+           (h->config.segment ? h->config.segment->bytes : 0);
 }

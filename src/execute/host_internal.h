@@ -12,9 +12,17 @@
 #define NOBODY UINT32_MAX
 #define STEP_DONE UINT16_MAX
 
-/* A list of (row, step) ids that are ready to be sent to one peer, linked through host->next. */
-struct send_queue {
+/* A list of (row, step) ids, linked through host->next. */
+struct list {
     uint32_t head, tail; /* NOBODY when empty */
+};
+
+/*
+ * What is ready to be sent to one peer over one path. Results go before fresh
+ * input: they are still in the cache, and they let rows end.
+ */
+struct send_queue {
+    struct list results, input;
     uint64_t bytes;
 };
 
@@ -36,13 +44,17 @@ struct host_peer {
     struct frame early_frame;
 };
 
-/* A payload that a link has lent, in place of a scratch slot. */
-struct lent {
-    struct link *link; /* NULL: not lent, the data is in scratch */
-    const void *data;
-    uint32_t token;
-    uint32_t bytes;
-    bool pinned; /* being sent from: must stay where it is */
+/*
+ * Where the data of one scratch slot of one row lies: in a piece of the scratch
+ * memory, taken from a stack so that the piece used last, which is still in the
+ * cache, is used next; or with the link that has lent it.
+ */
+struct place {
+    char *data;        /* NULL: nothing there */
+    struct link *link; /* that has lent it; NULL: own memory */
+    uint32_t token, bytes;
+    uint16_t reads; /* steps that will still read it */
+    bool pinned;    /* being sent from: must stay where it is */
 };
 
 struct host {
@@ -68,15 +80,17 @@ struct host {
     char abort_text[ERROR_TEXT_BYTES];
 
     /* arrays over rows and steps; grown, never shrunk */
-    uint16_t *need;    /* [row * nsteps + step]: predecessors left; STEP_DONE when done */
-    uint32_t *next;    /* [row * nsteps + step]: send queues and the ready list */
-    uint32_t *left;    /* [row]: steps left */
-    struct lent *lent; /* [scratch row * nscratch + slot] */
-    size_t lent_used, nlent;
+    uint16_t *need;       /* [row * nsteps + step]: predecessors left; STEP_DONE when done */
+    uint32_t *next;       /* [row * nsteps + step]: send queues and the ready list */
+    uint32_t *left;       /* [row]: steps left */
+    struct place *places; /* [scratch row * nscratch + slot] */
+    size_t nplaces, nlent;
+    uint32_t *free_pieces; /* stack */
+    size_t nfree, nfresh;  /* pieces on the stack; pieces ever used in this call */
     const void **pointers; /* sources of one reduction */
     char *scratch;
-    size_t states_room, rows_room, lent_room, pointers_room, scratch_room;
-    struct send_queue ready; /* steps to run now */
+    size_t states_room, rows_room, places_room, pieces_room, pointers_room, scratch_room;
+    struct list ready; /* steps to run now */
 
     /* waiting */
     uint64_t idle;
@@ -91,12 +105,12 @@ static inline uint32_t state_of(const struct host *h, uint32_t row, uint32_t ste
     return row * (uint32_t)h->call.schedule->nsteps + step;
 }
 
-static inline void queue_clear(struct send_queue *q)
+static inline void list_clear(struct list *l)
 {
-    *q = (struct send_queue){NOBODY, NOBODY, 0};
+    *l = (struct list){NOBODY, NOBODY};
 }
 
-static inline void queue_push(struct host *h, struct send_queue *q, uint32_t id)
+static inline void list_push(struct host *h, struct list *q, uint32_t id)
 {
     h->next[id] = NOBODY;
     if (q->head == NOBODY)
@@ -106,7 +120,7 @@ static inline void queue_push(struct host *h, struct send_queue *q, uint32_t id)
     q->tail = id;
 }
 
-static inline uint32_t queue_pop(struct host *h, struct send_queue *q)
+static inline uint32_t list_pop(struct host *h, struct list *q)
 {
     uint32_t id = q->head;
     q->head = h->next[id];
@@ -115,7 +129,7 @@ static inline uint32_t queue_pop(struct host *h, struct send_queue *q)
     return id;
 }
 
-static inline bool queue_empty(const struct send_queue *q)
+static inline bool list_empty(const struct list *q)
 {
     return q->head == NOBODY;
 }
@@ -131,9 +145,12 @@ static inline int host_path_of(const struct host *h, uint32_t row)
 
 /* host.c */
 size_t host_slice_bytes(const struct host *h, struct slice slice, uint32_t row);
-char *host_slice_address(const struct host *h, struct slice slice, uint32_t row);
-struct lent *host_lent(const struct host *h, struct slice slice, uint32_t row);
+char *host_slice_address(struct host *h, struct slice slice, uint32_t row); /* for writing */
+const char *host_source_address(struct host *h, struct slice slice, uint32_t row);
+struct place *host_place(const struct host *h, struct slice slice, uint32_t row);
 void host_complete(struct host *h, uint32_t row, uint32_t step);
+
+void host_free_piece(struct host *h, const char *data);
 
 /* Copies what links have lent into scratch and gives it back, so that no link stands still while this rank waits. */
 void host_take_back(struct host *h);

@@ -12,15 +12,21 @@ void host_enqueue(struct host *h, uint32_t row, uint32_t step)
     struct send_queue *q = &peer->queues[peer->queue_of_path[host_path_of(h, row)]];
     if (!(s->flags & STEP_TOKEN))
         q->bytes += host_slice_bytes(h, h->call.schedule->sources[s->source], row);
-    queue_push(h, q, state_of(h, row, step));
+    const bool input = s->nsrc && h->call.schedule->sources[s->source].buffer == SLICE_INPUT;
+    list_push(h, input ? &q->input : &q->results, state_of(h, row, step));
     peer->queued++;
     h->backlog++;
+}
+
+static bool queue_empty(const struct send_queue *q)
+{
+    return list_empty(&q->results) && list_empty(&q->input);
 }
 
 static polypath_result_t send_next(struct host *h, struct link *link, struct send_queue *q, uint64_t *moved)
 {
     const struct schedule *s = h->call.schedule;
-    const uint32_t id = queue_pop(h, q);
+    const uint32_t id = list_pop(h, list_empty(&q->results) ? &q->input : &q->results);
     const uint32_t row = id / (uint32_t)s->nsteps, index = id % (uint32_t)s->nsteps;
     const struct step *step = &s->steps[index];
     const struct slice slice = step->nsrc ? s->sources[step->source] : (struct slice){0};
@@ -41,11 +47,9 @@ static polypath_result_t send_next(struct host *h, struct link *link, struct sen
     h->backlog--;
     const char *payload = NULL;
     if (frame.bytes) {
-        payload = host_slice_address(h, slice, row);
-        if (slice.buffer == SLICE_SCRATCH && host_lent(h, slice, row)->link) {
-            payload = host_lent(h, slice, row)->data;
-            host_lent(h, slice, row)->pinned = true;
-        }
+        payload = host_source_address(h, slice, row);
+        if (slice.buffer == SLICE_SCRATCH)
+            host_place(h, slice, row)->pinned = true;
     }
     if (!link->first_send_ns)
         link->first_send_ns = clock_now_ns();

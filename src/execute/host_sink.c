@@ -180,8 +180,15 @@ void host_sink_end(struct link_sink *sink, struct link *link, const struct frame
     uint32_t message = frame->kind == FRAME_POINT ? frame->call - peer->points_received : frame->message;
     uint32_t index = (uint32_t)find_recv(h, link->peer, message);
     if (borrowed) {
-        *host_lent(h, h->call.schedule->steps[index].dst, frame->row) =
-            (struct lent){link, borrowed, token, frame->bytes, false};
+        const struct slice to = h->call.schedule->steps[index].dst;
+        struct place *place = host_place(h, to, frame->row);
+        if (place->data) /* was taken for it in case it would be copied */
+            host_free_piece(h, place->data);
+        *place = (struct place){.data = (char *)(uintptr_t)borrowed,
+                                .link = link,
+                                .token = token,
+                                .bytes = frame->bytes,
+                                .reads = h->call.schedule->scratch_reads[to.index]};
         h->nlent++;
     }
     link->bytes_received += frame->bytes;

@@ -39,6 +39,8 @@ static const struct setting table[] = {
     {"tcp_streams", SETTING_NUMBER, AT(tcp_streams), 1, 16, "1", NULL, "TCP connections per peer and interface", true},
     {"tcp_notsent_bytes", SETTING_BYTES, AT(tcp_notsent_bytes), 0, 64 * MIB, "64K", NULL,
      "TCP_NOTSENT_LOWAT of data connections: what may wait unsent in the kernel; 0 leaves it alone", false},
+    {"tcp_congestion", SETTING_STRING, AT(tcp_congestion), 0, 0, "", NULL,
+     "congestion control of data connections, for example cubic; empty: the system's", false},
     {"shm", SETTING_BOOL, AT(shm), 0, 1, "1", NULL, "use shared memory between ranks of a host", true},
     {"cma", SETTING_BOOL, AT(cma), 0, 1, "1", NULL, "use process_vm_readv between ranks of a host, where it works",
      true},

@@ -22,6 +22,7 @@ struct settings {
     uint64_t ip_family;         /* 0 any, 4, 6 */
     uint64_t tcp_streams;       /* connections per peer and interface */
     uint64_t tcp_notsent_bytes; /* TCP_NOTSENT_LOWAT */
+    const char *tcp_congestion; /* "" = the system's */
     uint64_t shm;               /* bool: use shared memory inside a host */
     uint64_t cma;               /* bool: use process_vm_readv inside a host */
     const char *bootstrap_interface;

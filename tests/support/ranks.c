@@ -234,7 +234,7 @@ static void watch(const struct ranks_run *run, struct ranks_shared *shared)
                     deadline = now_s() + GRACE_S;
             }
         }
-        if (!forced && now_s() > deadline) {
+        if (left && !forced && now_s() > deadline) {
             forced = true;
             end_all(run, shared, failed ? "after that the others did not end" : "the test hangs");
         }

@@ -76,9 +76,9 @@ static const struct setting table[] = {
 };
 #define COUNT (sizeof table / sizeof table[0])
 
-/* Variables that are ours but not settings: the launcher's. */
+/* Variables that are ours but not settings: the launcher's and the tests'. */
 static const char *const launcher_names[] = {"RANK",       "SIZE",     "UNIQUE_ID", "LOCAL_RANK",
-                                             "LOCAL_SIZE", "LAB_HOST", "BINARY"};
+                                             "LOCAL_SIZE", "LAB_HOST", "BINARY",    "TEST_QUICK"};
 
 static struct settings values;
 static bool from_environment[COUNT];

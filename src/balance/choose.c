@@ -21,8 +21,9 @@
 #define TRIAL_LONGEST 40            /* observations */
 #define CLEAR (BALANCE_ONE / 8)     /* slower by this after three scores of either: lost; by half of it after six */
 #define WIN_EARLY (BALANCE_ONE / 5) /* faster by this after three scores of either: won; by half of it after six */
+#define AT_ONCE (BALANCE_ONE / 10)   /* slower by this by the model and at the first look: lost */
 #define HOPELESS (BALANCE_ONE / 4)  /* a difference that two scores of the challenger decide */
-#define CONTESTED (BALANCE_ONE + BALANCE_ONE / 8) /* slower than this times the incumbent by the model: not tried */
+#define CONTESTED (BALANCE_ONE + BALANCE_ONE / 2) /* slower than this times the incumbent by the model: not tried */
 #define RETRY 64                                  /* observations until a loser is tried again, doubled by each loss */
 #define RETRY_DOUBLINGS 4
 #define QUIET 12       /* observations between two trials */
@@ -252,6 +253,10 @@ static void trial_start(struct entry *e, const struct arm_context *c)
     e->running = at;
     e->trial_start = e->now;
     e->trial_excess = 0;
+    const uint64_t ratio = scale(found.best_time, BALANCE_ONE, found.present ? found.present : 1);
+    e->predicted_loss = ratio <= BALANCE_ONE                ? 0
+                        : ratio > 2 * (uint64_t)BALANCE_ONE ? BALANCE_ONE
+                                                            : (uint32_t)(ratio - BALANCE_ONE);
 }
 
 static void trial_end(struct entry *e, const struct arm_context *c, bool won, bool hopeless)
@@ -284,6 +289,13 @@ static void trial_continue(struct entry *e, const struct arm_context *c)
         uint64_t last = new->score[(new->scored - 1) % BALANCE_SCORES];
         if (last > mean_old)
             e->trial_excess += scale(last - mean_old, BALANCE_ONE, mean_old);
+    }
+    /* one look is enough where the model had said so too: the usual case of unlike links that do not disturb each other
+     */
+    if (n_new == 1 && n_old >= TRIAL_FIRST && mean_new > scale(mean_old, BALANCE_ONE + AT_ONCE, BALANCE_ONE) &&
+        e->predicted_loss > AT_ONCE) {
+        trial_end(e, c, false, false);
+        return;
     }
     if (n_new >= 2 && n_old >= 2 && mean_new > scale(mean_old, BALANCE_ONE + HOPELESS, BALANCE_ONE)) {
         trial_end(e, c, false, true);

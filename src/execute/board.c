@@ -28,7 +28,7 @@ struct board {
     bool busy;   /* between begin and the end of a call */
     int waiting; /* first rank not yet seen; ranks before it have been */
     struct board_call call;
-    uint32_t signature;
+    uint32_t signature;            /* of the call and of all small calls before it */
     char scaled[BOARD_BYTES]; /* own contribution after scaling */
 };
 
@@ -79,11 +79,15 @@ bool board_takes(const struct board *b, polypath_collective_t collective, size_t
     return bytes * blocks_of(b, collective) <= BOARD_BYTES && bytes * (size_t)b->size <= BOARD_READ_BYTES;
 }
 
-static uint32_t sign(const struct frame *f)
+/*
+ * Covers the calls before as well: in a Broadcast with unlike roots nobody
+ * reads the board of the one who is wrong, so it shows at the next meeting.
+ */
+static uint32_t sign(const struct frame *f, uint32_t before)
 {
     uint64_t x = (uint64_t)f->collective << 56 ^ (uint64_t)f->type << 48 ^ (uint64_t)f->op << 40 ^
                  (uint64_t)(uint32_t)f->root << 8 ^ f->variant;
-    x = (x ^ f->count) * 0x9e3779b97f4a7c15ull;
+    x = (x ^ f->count ^ (uint64_t)before << 32) * 0x9e3779b97f4a7c15ull;
     return (uint32_t)(x >> 32) ^ f->call;
 }
 
@@ -178,6 +182,19 @@ static void publish(struct board *b)
     b->published = true;
 }
 
+static polypath_result_t mismatch(const struct board *b, int r, const struct frame *theirs)
+{
+    const struct frame *mine = &b->call.frame;
+    char what[200];
+    if (mine->collective != theirs->collective || mine->type != theirs->type || mine->op != theirs->op ||
+        mine->root != theirs->root || mine->count != theirs->count || mine->call != theirs->call)
+        return host_mismatch(b->rank, mine, r, theirs);
+    host_describe_frame(mine, what, sizeof what);
+    return error_set(POLYPATH_ERROR_MISMATCH,
+                     "ranks %d and %d have called different things before %s, for example a broadcast with unlike roots",
+                     b->rank, r, what);
+}
+
 /* Sees whether everyone needed is there. */
 static bool gathered(struct board *b, polypath_result_t *result)
 {
@@ -191,7 +208,7 @@ static bool gathered(struct board *b, polypath_result_t *result)
         if (atomic_load_explicit(&slot->line.number, memory_order_acquire) != b->number)
             return false;
         if (slot->line.signature != b->signature) {
-            *result = host_mismatch(b->rank, &b->call.frame, r, &slot->frame);
+            *result = mismatch(b, r, &slot->frame);
             return true;
         }
         b->sources[r] = bytes <= BOARD_INLINE ? slot->line.data : slot->data;
@@ -257,7 +274,7 @@ void board_begin(struct board *b, const struct board_call *call)
     b->published = false;
     b->busy = true;
     b->waiting = 0;
-    b->signature = sign(&call->frame);
+    b->signature = sign(&call->frame, b->signature);
 }
 
 bool board_advance(struct board *b, polypath_result_t *result)

@@ -15,6 +15,7 @@
 
 #include "schedule/schedule.h"
 #include "support/exercise.h"
+#include "support/quick.h"
 #include "support/ranks.h"
 #include "support/reference.h"
 
@@ -95,7 +96,7 @@ static void run_plan(struct plan plan, ranks_body *body, const char *more, const
 
 static void test_one_host(void **state)
 {
-    for (int n = 2; n <= 9; n++)
+    for (int n = 2; n <= 9; n += test_quick() ? 3 : 1)
         run_plan((struct plan){.hosts = &"aaaaaaaaa"[9 - n], .algorithm = *state, .brief = n > 5}, all_kinds, NULL,
                  NULL);
 }
@@ -104,7 +105,7 @@ static void test_several_hosts(void **state)
 {
     static const char *const shapes[] = {"ab",    "aab",   "aba",    "abc",     "aabb",    "abab",     "aaabb",
                                          "abbbb", "abcab", "aabbcc", "aabbbbc", "abcdefg", "aaaabbbb", "abcabcabc"};
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i += test_quick() ? 4 : 1)
         run_plan((struct plan){.hosts = shapes[i], .algorithm = *state, .brief = true}, all_kinds, NULL, NULL);
 }
 
@@ -114,7 +115,7 @@ static void test_several_hosts(void **state)
 static void many_rows(struct rank *me)
 {
     const size_t n = (size_t)me->size;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (test_quick() ? 1 : 2); i++) {
         const size_t count = (i ? 9000 : 8100) * 16; /* elements of a block: rows * 64 bytes */
         for (int kind = 0; kind < EXERCISE_KINDS; kind++) {
             const bool blocks = kind == EXERCISE_ALL_REDUCE || kind == EXERCISE_REDUCE || kind == EXERCISE_BROADCAST;

@@ -266,13 +266,12 @@ static void signals_are_passed_on(void **state)
         const char *name;
     } signals[] = {{SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGUSR1, "USR1"}};
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
-        char script[200], sleep[32];
-        snprintf(script, sizeof script, "trap 'echo got it; exit 7' %s; while :; do sleep 0.01; : %s; done",
-                 signals[i].name, unique_sleep(sleep));
+        char script[200];
+        snprintf(script, sizeof script, "trap 'echo got it; exit 7' %s; echo ready; while :; do sleep 0.01; done",
+                 signals[i].name);
         const char *const words[] = {"run", "-n", "2", "--", "sh", "-c", script, NULL};
         struct program program = program_start(NULL, words);
-        assert_true(processes_become(sleep, 4)); /* launcher, guardian, two ranks */
-        usleep(100000);                          /* for the traps */
+        assert_true(program_says(&program, "ready\n", 2));
         kill(program.pid, signals[i].number);
         const struct ending *end = program_wait(&program);
         assert_int_equal(end->status, 7);
@@ -284,14 +283,16 @@ static void a_second_interrupt_does_not_wait(void **state)
 {
     (void)state;
     char script[200], sleep[32];
-    snprintf(script, sizeof script, "trap '' INT TERM; while :; do sleep 0.01; : %s; done", unique_sleep(sleep));
+    snprintf(script, sizeof script, "trap '' INT TERM; echo ready; while :; do sleep 0.01; : %s; done",
+             unique_sleep(sleep));
     const char *const words[] = {"run", "-n", "2", "--grace", "1000", "--", "sh", "-c", script, NULL};
     struct program program = program_start(NULL, words);
-    assert_true(processes_become(sleep, 4));
-    usleep(100000);
-    kill(program.pid, SIGINT);
-    usleep(100000);
-    kill(program.pid, SIGINT);
+    assert_true(program_says(&program, "ready\n", 2));
+    /* two that arrive at once are one: interrupt until it has ended */
+    for (siginfo_t info = {0}; !info.si_pid; waitid(P_PID, (id_t)program.pid, &info, WEXITED | WNOHANG | WNOWAIT)) {
+        kill(program.pid, SIGINT);
+        usleep(20000);
+    }
     assert_int_equal(program_wait(&program)->status, 128 + SIGKILL);
     assert_true(processes_become(sleep, 0));
 }

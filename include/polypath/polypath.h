@@ -154,12 +154,12 @@ polypath_result_t polypath_comm_create(polypath_comm_t *comm, int size, polypath
 polypath_result_t polypath_comm_create_from_env(polypath_comm_t *comm);
 
 /*
- * Collective over `comm`: ranks that pass the same non-negative `color` form a
+ * Collective over `parent`: ranks that pass the same non-negative `color` form a
  * new communicator, ordered by `key`, then by rank. A rank that passes
  * POLYPATH_NO_COLOR gets NULL. Blocks.
  */
 #define POLYPATH_NO_COLOR (-1)
-polypath_result_t polypath_comm_split(polypath_comm_t comm, int color, int key, polypath_comm_t *new_comm);
+polypath_result_t polypath_comm_split(polypath_comm_t parent, int color, int key, polypath_comm_t *new_comm);
 
 /*
  * Waits for the operations in flight and frees the communicator. NULL is

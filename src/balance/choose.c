@@ -187,6 +187,8 @@ static void consider_without_smallest(const struct entry *e, const struct arm_co
         for (int p = 0; p < c->npaths; p++)
             if (shares[p] && (smallest < 0 || shares[p] < shares[smallest]))
                 smallest = p;
+        if (smallest < 0)
+            return;
         shares[smallest] = 0;
         uint16_t rest = (uint16_t)(mask & ~(1u << smallest));
         uint32_t those[BALANCE_PATHS];

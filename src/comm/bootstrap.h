@@ -63,7 +63,7 @@ polypath_result_t bootstrap_serve_derived(const polypath_unique_id_t *id, bool e
  * is a derived one. Two ranks with the same number, a rank outside 0..size-1 and
  * ranks that disagree on the size are errors that name them.
  */
-polypath_result_t bootstrap_open(const polypath_unique_id_t *id, int rank, int size, struct bootstrap **bootstrap);
+polypath_result_t bootstrap_open(const polypath_unique_id_t *id, int rank, int size, struct bootstrap **out);
 
 /*
  * Every rank gives `bytes` bytes (equal on all, at most 1 MiB); `all` receives

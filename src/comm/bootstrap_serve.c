@@ -170,7 +170,7 @@ static polypath_result_t listen_in_span(const struct bootstrap_id *id, const str
 {
     for (int offset = 0; offset < id->span; offset++) {
         struct place place = {.length = 0};
-        bool taken;
+        bool taken = false;
         polypath_result_t result = bootstrap_sockaddr(address, offset, &place.address, &place.length);
         if (result == POLYPATH_SUCCESS && everywhere) {
             if (place.address.any.sa_family == AF_INET6) {

@@ -326,7 +326,7 @@ polypath_result_t connect_all(struct polypath_comm *comm, const struct path_choi
                               void *context);
 
 /* create.c */
-polypath_result_t comm_create(struct polypath_comm **comm, int rank, int size, uint64_t id,
+polypath_result_t comm_create(struct polypath_comm **out, int rank, int size, uint64_t id,
                               const uint8_t secret[HANDSHAKE_SECRET_BYTES], exchange_function *exchange, void *context);
 void comm_free(struct polypath_comm *comm);
 

@@ -222,7 +222,8 @@ static polypath_result_t hear(int fd, void *data, size_t bytes, int *fds, int nf
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (!nfds && !header)
         return POLYPATH_SUCCESS;
-    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN((size_t)nfds * sizeof(int))) {
+    if (!header || !nfds || header->cmsg_type != SCM_RIGHTS ||
+        header->cmsg_len != CMSG_LEN((size_t)nfds * sizeof(int))) {
         close_strays(&message);
         return error_set(POLYPATH_ERROR_SYSTEM, "a local rank's file descriptors did not arrive%s",
                          message.msg_flags & MSG_CTRUNC ? error_advice(EMFILE) : "");

@@ -462,7 +462,7 @@ static polypath_result_t stand_by(struct split *split, polypath_result_t failed)
 polypath_result_t polypath_comm_split(polypath_comm_t parent, int color, int key, polypath_comm_t *new_comm)
 {
     if (!parent || !new_comm)
-        return error_set(POLYPATH_ERROR_ARGUMENT, "polypath_comm_split: %s is NULL", parent ? "new_comm" : "comm");
+        return error_set(POLYPATH_ERROR_ARGUMENT, "polypath_comm_split: %s is NULL", parent ? "new_comm" : "parent");
     *new_comm = NULL;
     if (color < 0 && color != POLYPATH_NO_COLOR)
         return error_set(POLYPATH_ERROR_ARGUMENT, "polypath_comm_split: color %d", color);
@@ -499,7 +499,9 @@ polypath_result_t polypath_comm_split(polypath_comm_t parent, int color, int key
                            sizeof parent->secret);
         uint64_t id;
         memcpy(&id, derived + HANDSHAKE_SECRET_BYTES, sizeof id);
-        if (color != POLYPATH_NO_COLOR)
+        if (color != POLYPATH_NO_COLOR && rank < 0)
+            result = error_set(POLYPATH_ERROR_INTERNAL, "rank %d is not in its own part", parent->rank);
+        else if (color != POLYPATH_NO_COLOR)
             result = comm_create(new_comm, rank, split.nmembers, id, derived, by_parent, &split);
         sodium_memzero(derived, sizeof derived);
         if (color == POLYPATH_NO_COLOR) {

@@ -95,7 +95,7 @@ void handshake_peer_name(int fd, char *text)
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
         struct sockaddr_storage storage;
-    } peer;
+    } peer = {.storage = {0}};
     socklen_t length = sizeof peer;
     char address[INET6_ADDRSTRLEN];
     if (getpeername(fd, &peer.any, &length)) {

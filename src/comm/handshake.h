@@ -74,8 +74,7 @@ struct pollfd;
 
 polypath_result_t handshake_acceptor_open(const int *listeners, int nlisteners,
                                           const uint8_t secret[HANDSHAKE_SECRET_BYTES], uint64_t comm,
-                                          handshake_accepted *accepted, void *context,
-                                          struct handshake_acceptor **acceptor);
+                                          handshake_accepted *accepted, void *context, struct handshake_acceptor **out);
 int handshake_acceptor_poll(struct handshake_acceptor *acceptor, struct pollfd *fds, uint64_t *wake_ns);
 polypath_result_t handshake_acceptor_step(struct handshake_acceptor *acceptor, const struct pollfd *fds, int nfds);
 void handshake_acceptor_close(struct handshake_acceptor *acceptor);

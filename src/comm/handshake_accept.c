@@ -355,7 +355,7 @@ polypath_result_t handshake_accept(const int *listeners, int nlisteners, const u
     if (result != POLYPATH_SUCCESS)
         return result;
     a->remaining = expected;
-    struct pollfd *fds = calloc((size_t)(a->most + nlisteners), sizeof *fds);
+    struct pollfd *fds = calloc((size_t)a->most + (size_t)nlisteners, sizeof *fds);
     if (!fds)
         result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "no memory for %d incoming connections", a->most);
     while (result == POLYPATH_SUCCESS && a->remaining) {

@@ -73,9 +73,7 @@ static polypath_result_t too_late(struct polypath_comm *comm, const struct frame
     struct frame theirs;
     host_describe_frame(mine, what, sizeof what);
     int r = board_waits_for(comm->board);
-    if (r >= 0 && host_early_frame(comm->host, r, &theirs))
-        host_describe_frame(&theirs, other, sizeof other);
-    else if (r >= 0 && board_last_frame(comm->board, r, &theirs))
+    if (r >= 0 && (host_early_frame(comm->host, r, &theirs) || board_last_frame(comm->board, r, &theirs)))
         host_describe_frame(&theirs, other, sizeof other);
     return error_set(POLYPATH_ERROR_TIMEOUT,
                      "%s: rank %d saw nothing move for %" PRIu64

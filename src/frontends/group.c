@@ -113,7 +113,7 @@ static polypath_result_t gather_points(struct polypath_comm *comm)
     int n = 0;
     for (int i = 0; i < group.npoints; i++)
         n += group.points[i].comm == comm;
-    struct point *points = malloc((size_t)n * sizeof *points);
+    struct point *points = calloc((size_t)n, sizeof *points);
     struct polypath_request *call = points ? call_new(comm, n) : NULL;
     polypath_result_t result = call ? POLYPATH_SUCCESS : POLYPATH_ERROR_OUT_OF_MEMORY;
     if (!points)

@@ -10,7 +10,7 @@
 
 static _Thread_local char text[ERROR_TEXT_BYTES];
 
-polypath_result_t error_set(polypath_result_t code, const char *format, ...)
+int error_write(const char *format, ...)
 {
     char fresh[ERROR_TEXT_BYTES]; /* an argument may be the old text itself */
     va_list args;
@@ -18,10 +18,10 @@ polypath_result_t error_set(polypath_result_t code, const char *format, ...)
     vsnprintf(fresh, sizeof fresh, format, args);
     va_end(args);
     memcpy(text, fresh, sizeof text);
-    return code;
+    return 0;
 }
 
-polypath_result_t error_prefix(polypath_result_t code, const char *format, ...)
+int error_write_prefix(const char *format, ...)
 {
     char old[ERROR_TEXT_BYTES];
     memcpy(old, text, sizeof old);
@@ -31,7 +31,7 @@ polypath_result_t error_prefix(polypath_result_t code, const char *format, ...)
     va_end(args);
     if (used > 0 && (size_t)used + 3 < sizeof text)
         snprintf(text + used, sizeof text - (size_t)used, ": %.*s", (int)(sizeof text - (size_t)used - 3), old);
-    return code;
+    return 0;
 }
 
 const char *error_advice(int error_number)

@@ -76,8 +76,9 @@ static const struct setting table[] = {
 };
 #define COUNT (sizeof table / sizeof table[0])
 
-/* Variables that are ours but not settings: the launcher's. */
-static const char *const launcher_names[] = {"RANK", "SIZE", "UNIQUE_ID", "LOCAL_RANK", "LOCAL_SIZE", "LAB_HOST"};
+/* Variables that are ours but not settings: the launcher's and the tests'. */
+static const char *const launcher_names[] = {"RANK",       "SIZE",     "UNIQUE_ID", "LOCAL_RANK",
+                                             "LOCAL_SIZE", "LAB_HOST", "BINARY",    "TEST_QUICK"};
 
 static struct settings values;
 static bool from_environment[COUNT];
@@ -255,8 +256,14 @@ static void read_environment(void)
         const char *text = getenv(variable);
         if (!text)
             continue;
-        if ((table[i].type == SETTING_STRING || table[i].type == SETTING_SECRET) && !(text = strdup(text)))
+        if (table[i].type == SETTING_STRING || table[i].type == SETTING_SECRET) {
+            char *copy = strdup(text); /* never freed: settings live as long as the process */
+            if (copy) {
+                *string_at(&values, &table[i]) = copy;
+                from_environment[i] = true;
+            }
             continue;
+        }
         if (settings_parse(&table[i], text, &values))
             from_environment[i] = true;
         else

@@ -206,15 +206,15 @@ static bool take(const struct ifaddrs *a, int preferred, struct interface *found
     return true;
 }
 
-polypath_result_t interfaces_find(const char *text, int family, struct interface found[INTERFACES_MAX], int *count)
+polypath_result_t interfaces_find(const char *filter, int family, struct interface found[INTERFACES_MAX], int *count)
 {
     *count = 0;
     if (family != 0 && family != 4 && family != 6)
         return error_set(POLYPATH_ERROR_ARGUMENT, "IP family %d: expected 0, 4 or 6", family);
-    if (!text)
-        text = "";
-    text += strspn(text, " \t");
-    struct filter filter = {*text == '^', *text == '^' ? text + 1 : text};
+    if (!filter)
+        filter = "";
+    filter += strspn(filter, " \t");
+    struct filter wanted = {*filter == '^', *filter == '^' ? filter + 1 : filter};
     struct ifaddrs *all;
     if (getifaddrs(&all))
         return error_set(POLYPATH_ERROR_SYSTEM, "cannot list the network interfaces: %s%s", strerror(errno),
@@ -224,7 +224,7 @@ polypath_result_t interfaces_find(const char *text, int family, struct interface
     for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
         int preferred = preference(a->ifa_addr, family);
         if (preferred < 0 || !(a->ifa_flags & IFF_UP) || !(a->ifa_flags & IFF_RUNNING) ||
-            !passes(&filter, a->ifa_name, a->ifa_flags & IFF_LOOPBACK))
+            !passes(&wanted, a->ifa_name, a->ifa_flags & IFF_LOOPBACK))
             continue;
         room = take(a, preferred, found, rank, count) && room;
     }
@@ -234,7 +234,7 @@ polypath_result_t interfaces_find(const char *text, int family, struct interface
     qsort(found, (size_t)*count, sizeof *found, by_name);
     for (int i = 0; i < *count; i++)
         found[i].speed_mbps = found[i].loopback ? 0 : speed_of(found[i].name);
-    polypath_result_t result = check_entries(&filter, all, found, *count, family);
+    polypath_result_t result = check_entries(&wanted, all, found, *count, family);
     freeifaddrs(all);
     if (result != POLYPATH_SUCCESS)
         *count = 0;

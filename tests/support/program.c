@@ -82,6 +82,19 @@ const struct ending *program_wait(struct program *program)
     return &ending;
 }
 
+bool program_says(const struct program *program, const char *text, int times)
+{
+    static char said[PROGRAM_TEXT_BYTES];
+    for (int i = 0; i < 1000; i++) {
+        ssize_t got = pread(program->out, said, sizeof said - 1, 0);
+        said[got > 0 ? got : 0] = '\0';
+        if (occurrences(said, text) >= times)
+            return true;
+        usleep(10000);
+    }
+    return false;
+}
+
 static void collect(const char *words[WORDS_MAX], const char *first, va_list rest)
 {
     size_t count = 0;

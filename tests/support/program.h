@@ -30,6 +30,9 @@ const char *program_path(void);
 struct program program_start(const char *input, const char *const words[]);
 const struct ending *program_wait(struct program *program);
 
+/* Waits up to ten seconds until it has written `text` so often; returns whether it has. */
+bool program_says(const struct program *program, const char *text, int times);
+
 /* Both in one: program_run("run", "-n", "2", "true", NULL). */
 const struct ending *program_run(const char *word, ...) __attribute__((sentinel));
 const struct ending *program_run_with_input(const char *input, const char *word, ...) __attribute__((sentinel));

@@ -66,7 +66,7 @@ static void put_json(const struct bench_session *session, const struct bench_poi
 static void put_line(const struct bench_session *session, const struct bench_point *point,
                      const struct interval *interval, double now_s)
 {
-    double time_us = interval->seconds * 1e6 / (double)interval->calls, shares[BENCH_PATHS_MAX];
+    double time_us = interval->seconds * 1e6 / (double)interval->calls, shares[BENCH_PATHS_MAX] = {0};
     double algbw = bench_algbw(point, time_us), busbw = bench_busbw(point, time_us, session->size);
     for (int p = 0; p < session->path_count; p++)
         shares[p] = interval->share_sums[p] / (double)interval->share_calls;

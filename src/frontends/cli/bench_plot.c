@@ -16,8 +16,6 @@
 
 #include "frontends/cli/bench.h"
 
-extern char **environ;
-
 static bool program_exists(const char *name)
 {
     const char *path = getenv("PATH");

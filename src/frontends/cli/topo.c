@@ -24,8 +24,6 @@
 #define LARGE_BYTES ((size_t)8 << 20)
 #define LARGE_ROUNDS 5
 
-extern char **environ;
-
 struct topo_options {
     bool json, child;
 };

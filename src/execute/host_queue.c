@@ -99,15 +99,21 @@ static bool worth_taking(const struct host *h, const struct host_peer *peer, con
                          const struct send_queue *q, int queue)
 {
     uint64_t owners = 0;
+    bool declined = false;
     for (int i = 0; i < peer->nlinks; i++) {
         struct link *other = peer->links[i];
         if (other->queue != queue || other->lost)
             continue;
-        if (link_ready(other) && !too_late(h, peer, other))
+        if (!link_ready(other))
+            ; /* busy */
+        else if (too_late(h, peer, other))
+            declined = true;
+        else
             return false;
         owners += other->bytes_per_ms;
     }
-    if (!owners || !link->bytes_per_ms)
+    /* what its own links decline nobody else would carry */
+    if (declined || !owners || !link->bytes_per_ms)
         return true;
     /* row / own rate < backlog / owners' rate */
     return h->call.row_bytes * owners < q->bytes * link->bytes_per_ms;

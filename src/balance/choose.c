@@ -21,7 +21,7 @@
 #define TRIAL_LONGEST 40            /* observations */
 #define CLEAR (BALANCE_ONE / 8)     /* slower by this after three scores of either: lost; by half of it after six */
 #define WIN_EARLY (BALANCE_ONE / 5) /* faster by this after three scores of either: won; by half of it after six */
-#define AT_ONCE (BALANCE_ONE / 10)   /* slower by this by the model and at the first look: lost */
+#define AT_ONCE (BALANCE_ONE / 10)  /* slower by this by the model and at the first look: lost */
 #define HOPELESS (BALANCE_ONE / 4)  /* a difference that two scores of the challenger decide */
 #define CONTESTED (BALANCE_ONE + BALANCE_ONE / 2) /* slower than this times the incumbent by the model: not tried */
 #define RETRY 64                                  /* observations until a loser is tried again, doubled by each loss */

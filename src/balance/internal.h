@@ -152,7 +152,7 @@ struct entry {
     uint64_t quiet_until;               /* no trial before */
     uint64_t trial_start, trial_excess;
     uint32_t predicted_loss; /* of the challenger against the incumbent, by the model, 1/BALANCE_ONE */
-    uint64_t reset_at; /* when all trials were last made due by a change */
+    uint64_t reset_at;       /* when all trials were last made due by a change */
     /* probes */
     uint64_t probe_due;
     uint64_t probe_excess;

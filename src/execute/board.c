@@ -28,7 +28,7 @@ struct board {
     bool busy;   /* between begin and the end of a call */
     int waiting; /* first rank not yet seen; ranks before it have been */
     struct board_call call;
-    uint32_t signature;            /* of the call and of all small calls before it */
+    uint32_t signature;       /* of the call and of all small calls before it */
     char scaled[BOARD_BYTES]; /* own contribution after scaling */
 };
 
@@ -190,9 +190,10 @@ static polypath_result_t mismatch(const struct board *b, int r, const struct fra
         mine->root != theirs->root || mine->count != theirs->count || mine->call != theirs->call)
         return host_mismatch(b->rank, mine, r, theirs);
     host_describe_frame(mine, what, sizeof what);
-    return error_set(POLYPATH_ERROR_MISMATCH,
-                     "ranks %d and %d have called different things before %s, for example a broadcast with unlike roots",
-                     b->rank, r, what);
+    return error_set(
+        POLYPATH_ERROR_MISMATCH,
+        "ranks %d and %d have called different things before %s, for example a broadcast with unlike roots", b->rank, r,
+        what);
 }
 
 /* Sees whether everyone needed is there. */

@@ -97,8 +97,7 @@ static polypath_result_t socket_error(const char *what, const struct interface *
     char address[64];
     interfaces_format(i, address);
     return error_set(errno == EMFILE || errno == ENFILE ? POLYPATH_ERROR_OUT_OF_MEMORY : POLYPATH_ERROR_SYSTEM,
-                     "%s %s (%s): %s%s", what, address, i->name, strerror(errno),
-                     errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
+                     "%s %s (%s): %s%s", what, address, i->name, strerror(errno), error_advice(errno));
 }
 
 static polypath_result_t listen_on(struct connecting *k, int path, uint16_t *port)
@@ -136,7 +135,7 @@ static polypath_result_t listen_locally(struct connecting *k)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return error_set(POLYPATH_ERROR_SYSTEM, "cannot make a local socket: %s%s", strerror(errno),
-                         errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
+                         error_advice(errno));
     k->listeners[k->nlisteners++] = fd;
     if (bind(fd, (struct sockaddr *)&address, bytes) || listen(fd, 4096))
         return error_set(POLYPATH_ERROR_SYSTEM, "cannot listen on a local socket: %s", strerror(errno));
@@ -227,7 +226,7 @@ static polypath_result_t hear(int fd, void *data, size_t bytes, int *fds, int nf
         header->cmsg_len != CMSG_LEN((size_t)nfds * sizeof(int))) {
         close_strays(&message);
         return error_set(POLYPATH_ERROR_SYSTEM, "a local rank's file descriptors did not arrive%s",
-                         message.msg_flags & MSG_CTRUNC ? " (raise the limit with ulimit -n)" : "");
+                         message.msg_flags & MSG_CTRUNC ? error_advice(EMFILE) : "");
     }
     memcpy(fds, CMSG_DATA(header), (size_t)nfds * sizeof(int));
     return POLYPATH_SUCCESS;
@@ -313,7 +312,8 @@ static polypath_result_t connect_locally(struct connecting *k, int peer)
         int error = errno;
         if (fd >= 0)
             close(fd);
-        return error_set(POLYPATH_ERROR_SYSTEM, "cannot reach rank %d on this host: %s", peer, strerror(error));
+        return error_set(POLYPATH_ERROR_SYSTEM, "cannot reach rank %d on this host: %s%s", peer, strerror(error),
+                         error_advice(error));
     }
     struct hello hello = {.comm = k->comm->id, .rank = k->comm->rank, .purpose = HELLO_SHM};
     polypath_result_t result = handshake_connect(fd, k->comm->secret, &hello, k->deadline_ns);

@@ -116,6 +116,9 @@ static polypath_result_t agree_settings(struct polypath_comm *comm)
             if (table[i].agreed && !strcmp(table[i].name, line) && !settings_parse(&table[i], value, &comm->settings))
                 return POLYPATH_ERROR_MISMATCH;
     }
+    const char *algorithm = comm->settings.algorithm;
+    if (!comm->rank && *algorithm && schedule_algorithm_by_name(algorithm) == ALGORITHM_COUNT)
+        log_line(LOG_LEVEL_WARN, "there is no algorithm %s (setting algorithm); the model chooses", algorithm);
     return POLYPATH_SUCCESS;
 }
 

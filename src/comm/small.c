@@ -116,6 +116,8 @@ static void wait_long(struct polypath_comm *comm, const struct frame *mine, poly
         *result = host_idle(comm->host);
         if (!*result && board_advance(comm->board, result) && !*result)
             return;
+        if (!*result && (*result = comm_check_abort(comm)))
+            return;
         if (!*result && host_patient(comm->host))
             *result = small_check(comm, mine, &begin_ns);
     }

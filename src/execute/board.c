@@ -28,8 +28,10 @@ struct board {
     bool busy;   /* between begin and the end of a call */
     int waiting; /* first rank not yet seen; ranks before it have been */
     struct board_call call;
-    uint32_t signature;       /* of the call and of all small calls before it */
-    char scaled[BOARD_BYTES]; /* own contribution after scaling */
+    uint32_t signature;             /* of this call and all before it */
+    uint32_t history;               /* of all calls begun so far */
+    struct frame past[BOARD_DEPTH]; /* the last calls, as this rank sees them */
+    char scaled[BOARD_BYTES];       /* own contribution after scaling */
 };
 
 struct board *board_create(int rank, int size, struct segment *const *segments)
@@ -79,15 +81,11 @@ bool board_takes(const struct board *b, polypath_collective_t collective, size_t
     return bytes * blocks_of(b, collective) <= BOARD_BYTES && bytes * (size_t)b->size <= BOARD_READ_BYTES;
 }
 
-/*
- * Covers the calls before as well: in a Broadcast with unlike roots nobody
- * reads the board of the one who is wrong, so it shows at the next meeting.
- */
-static uint32_t sign(const struct frame *f, uint32_t before)
+static uint32_t sign(const struct frame *f)
 {
     uint64_t x = (uint64_t)f->collective << 56 ^ (uint64_t)f->type << 48 ^ (uint64_t)f->op << 40 ^
                  (uint64_t)(uint32_t)f->root << 8 ^ f->variant;
-    x = (x ^ f->count ^ (uint64_t)before << 32) * 0x9e3779b97f4a7c15ull;
+    x = (x ^ f->count) * 0x9e3779b97f4a7c15ull;
     return (uint32_t)(x >> 32) ^ f->call;
 }
 
@@ -182,18 +180,29 @@ static void publish(struct board *b)
     b->published = true;
 }
 
-static polypath_result_t mismatch(const struct board *b, int r, const struct frame *theirs)
+/*
+ * Rank `r` announces something else than what this rank is in: this call, or,
+ * where ranks do not wait for each other (as in a Broadcast with unlike roots),
+ * one of the last few.
+ */
+static polypath_result_t unlike(const struct board *b, int r)
 {
-    const struct frame *mine = &b->call.frame;
+    const struct frame *theirs = &b->memory[r]->slots[b->number % BOARD_DEPTH].frame;
+    if (sign(theirs) != sign(&b->call.frame))
+        return host_mismatch(b->rank, &b->call.frame, r, theirs);
+    for (uint32_t back = 1; back < BOARD_DEPTH; back++) {
+        const uint32_t number = b->number - back;
+        const struct board_slot *slot = &b->memory[r]->slots[number % BOARD_DEPTH];
+        if (atomic_load_explicit(&slot->line.number, memory_order_acquire) != number)
+            continue; /* it had nothing to write */
+        const struct frame then = slot->frame;
+        if (sign(&then) != sign(&b->past[number % BOARD_DEPTH]))
+            return host_mismatch(b->rank, &b->past[number % BOARD_DEPTH], r, &then);
+    }
     char what[200];
-    if (mine->collective != theirs->collective || mine->type != theirs->type || mine->op != theirs->op ||
-        mine->root != theirs->root || mine->count != theirs->count || mine->call != theirs->call)
-        return host_mismatch(b->rank, mine, r, theirs);
-    host_describe_frame(mine, what, sizeof what);
-    return error_set(
-        POLYPATH_ERROR_MISMATCH,
-        "ranks %d and %d have called different things before %s, for example a broadcast with unlike roots", b->rank, r,
-        what);
+    host_describe_frame(&b->call.frame, what, sizeof what);
+    return error_set(POLYPATH_ERROR_MISMATCH, "%s: ranks %d and %d called different things before it", what, b->rank,
+                     r);
 }
 
 /* Sees whether everyone needed is there. */
@@ -209,7 +218,7 @@ static bool gathered(struct board *b, polypath_result_t *result)
         if (atomic_load_explicit(&slot->line.number, memory_order_acquire) != b->number)
             return false;
         if (slot->line.signature != b->signature) {
-            *result = mismatch(b, r, &slot->frame);
+            *result = unlike(b, r);
             return true;
         }
         b->sources[r] = bytes <= BOARD_INLINE ? slot->line.data : slot->data;
@@ -275,7 +284,10 @@ void board_begin(struct board *b, const struct board_call *call)
     b->published = false;
     b->busy = true;
     b->waiting = 0;
-    b->signature = sign(&call->frame, b->signature);
+    const uint32_t own = sign(&call->frame);
+    b->signature = own ^ b->history;
+    b->history = (b->history ^ own) * 16777619u;
+    b->past[b->number % BOARD_DEPTH] = call->frame;
 }
 
 bool board_advance(struct board *b, polypath_result_t *result)

@@ -173,6 +173,7 @@ polypath_result_t host_watch_link(struct host *h, struct link *link);
 polypath_result_t host_watch_control(struct host *h, int peer);
 void host_poll_events(struct host *h, int timeout_ms);
 polypath_result_t host_check_peers(struct host *h);
+polypath_result_t host_peer_failed(struct host *h, int peer, const char *why);
 polypath_result_t host_timeout(struct host *h);
 
 #endif

@@ -173,7 +173,7 @@ void host_sink_end(struct link_sink *sink, struct link *link, const struct frame
 {
     struct host *h = (struct host *)sink;
     if (frame->kind == FRAME_ABORT) {
-        h->failure = error_set(POLYPATH_ERROR_ABORTED, "rank %d failed: %s", link->peer, h->abort_text);
+        h->failure = host_peer_failed(h, link->peer, h->abort_text);
         return;
     }
     struct host_peer *peer = &h->peers[link->peer];

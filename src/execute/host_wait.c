@@ -37,13 +37,12 @@ polypath_result_t host_wait_open(struct host *h)
 {
     h->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (h->epoll_fd < 0)
-        return error_set(POLYPATH_ERROR_SYSTEM, "epoll_create1: %s%s", strerror(errno),
-                         errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
+        return error_set(POLYPATH_ERROR_SYSTEM, "epoll_create1: %s%s", strerror(errno), error_advice(errno));
     if (h->config.segment)
         return watch(h, h->config.segment->event_fd, EPOLLIN, TAG_BELL);
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (h->wake_fd < 0)
-        return error_set(POLYPATH_ERROR_SYSTEM, "eventfd: %s", strerror(errno));
+        return error_set(POLYPATH_ERROR_SYSTEM, "eventfd: %s%s", strerror(errno), error_advice(errno));
     return watch(h, h->wake_fd, EPOLLIN, TAG_BELL);
 }
 
@@ -130,6 +129,27 @@ static const struct link *lost_link(struct host_peer *peer)
     return peer->links[0];
 }
 
+/* The ranks that a call waits for other than `except`, as an end of a message: the cause may lie beyond the one that
+ * failed first. */
+static void add_awaited(const struct host *h, int except, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (int p = 0; p < h->config.size && h->active && used < bytes; p++)
+        if (p != except && (h->peers[p].recvs_left || h->peers[p].sends_left))
+            used += used ? (size_t)snprintf(text + used, bytes - used, ", %d", p)
+                         : (size_t)snprintf(text, bytes, " (rank %d waits for rank %d", h->config.rank, p);
+    if (used && used + 2 < bytes)
+        snprintf(text + used, bytes - used, ")");
+}
+
+polypath_result_t host_peer_failed(struct host *h, int peer, const char *why)
+{
+    char awaited[120];
+    add_awaited(h, peer, awaited, sizeof awaited);
+    return error_set(POLYPATH_ERROR_ABORTED, "rank %d failed: %.900s%s", peer, why, awaited);
+}
+
 polypath_result_t host_check_peers(struct host *h)
 {
     for (int p = 0; p < h->config.size; p++) {
@@ -137,7 +157,7 @@ polypath_result_t host_check_peers(struct host *h)
         if (peer->segment) {
             const struct abort_note *note = segment_abort_note(peer->segment);
             if (atomic_load_explicit(&note->set, memory_order_acquire))
-                return error_set(POLYPATH_ERROR_ABORTED, "rank %d failed: %.900s", p, note->text);
+                return host_peer_failed(h, p, note->text);
         }
         if (peer->nlinks == 0 || (!peer->sends_left && !peer->recvs_left))
             continue;

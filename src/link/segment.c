@@ -63,8 +63,7 @@ polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t cap, s
     s->fd = memfd_create("polypath", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->fd < 0 || s->event_fd < 0) {
-        error_set(result, "cannot create shared memory: %s%s", strerror(errno),
-                  errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
+        error_set(result, "cannot create shared memory: %s%s", strerror(errno), error_advice(errno));
         goto fail;
     }
     /* allocate now: running out later would be a SIGBUS instead of an error */

@@ -3,6 +3,7 @@
  */
 #include "system/error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +32,14 @@ int error_write_prefix(const char *format, ...)
     if (used > 0 && (size_t)used + 3 < sizeof text)
         snprintf(text + used, sizeof text - (size_t)used, ": %.*s", (int)(sizeof text - (size_t)used - 3), old);
     return 0;
+}
+
+const char *error_advice(int error_number)
+{
+    return error_number == EMFILE ? " (raise the limit with ulimit -n)"
+           : error_number == ENFILE
+               ? " (all of the machine's are in use: sysctl fs.file-max; ulimit -n is for one process)"
+               : "";
 }
 
 const char *error_text(void)

@@ -30,6 +30,9 @@ static inline polypath_result_t error_code(polypath_result_t code, int written)
 #define error_set(code, ...) error_code(code, error_write(__VA_ARGS__))
 #define error_prefix(code, ...) error_code(code, error_write_prefix(__VA_ARGS__))
 
+/* What may be done about an errno, to put behind strerror(): " (raise ...)" or "". */
+const char *error_advice(int error_number);
+
 /* The calling thread's last error text; never NULL. */
 const char *error_text(void);
 

@@ -217,7 +217,8 @@ polypath_result_t interfaces_find(const char *filter, int family, struct interfa
     struct filter wanted = {*filter == '^', *filter == '^' ? filter + 1 : filter};
     struct ifaddrs *all;
     if (getifaddrs(&all))
-        return error_set(POLYPATH_ERROR_SYSTEM, "cannot list the network interfaces: %s", strerror(errno));
+        return error_set(POLYPATH_ERROR_SYSTEM, "cannot list the network interfaces: %s%s", strerror(errno),
+                         error_advice(errno));
     int rank[INTERFACES_MAX];
     bool room = true;
     for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
@@ -244,7 +245,8 @@ polypath_result_t interfaces_loopback(int family, struct interface *found)
 {
     struct ifaddrs *all;
     if (getifaddrs(&all))
-        return error_set(POLYPATH_ERROR_SYSTEM, "cannot list the network interfaces: %s", strerror(errno));
+        return error_set(POLYPATH_ERROR_SYSTEM, "cannot list the network interfaces: %s%s", strerror(errno),
+                         error_advice(errno));
     int best = -1;
     for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
         int preferred = preference(a->ifa_addr, family);

@@ -16,6 +16,7 @@
 #include "schedule/check.h"
 #include "schedule/model.h"
 #include "schedule/schedule.h"
+#include "support/quick.h"
 #include "system/error.h"
 
 enum { LARGEST = 33 };
@@ -112,9 +113,10 @@ static void check_one(polypath_collective_t collective, enum schedule_algorithm 
 /* All sizes, roots and scalings of one algorithm; all placements where it looks at them. */
 static void check_algorithm(enum schedule_algorithm algorithm)
 {
+    const int largest = test_quick() ? 13 : LARGEST;
     int checked = 0;
     for (int c = 0; c < POLYPATH_COLLECTIVE_COUNT; c++)
-        for (int size = 1; size <= LARGEST; size++)
+        for (int size = 1; size <= largest; size++)
             for (int which = 0; which < (algorithm == ALGORITHM_HIERARCHICAL ? PLACEMENTS : 1); which++) {
                 polypath_collective_t collective = (polypath_collective_t)c;
                 struct placement p;

@@ -14,6 +14,7 @@
 
 /* Below this a copy stays in cache whatever the caller intended, and fences cost more than they save. */
 #define STREAM_COPY_MIN_BYTES 4096
+#define COPY_PLAIN_MIN_BYTES 1024 /* below, the C library is as good */
 
 static const struct compute_kernels *level_kernels(enum compute_level level)
 {
@@ -88,6 +89,8 @@ static void copy_bytes(const struct compute_kernels *table, void *dst, const voi
         return;
     if (stream && bytes >= STREAM_COPY_MIN_BYTES)
         table->copy_stream(dst, src, bytes);
+    else if (bytes >= COPY_PLAIN_MIN_BYTES)
+        table->copy_plain(dst, src, bytes);
     else
         memcpy(dst, src, bytes);
 }

@@ -27,6 +27,7 @@ struct compute_kernels {
     compute_scale_kernel *scale[POLYPATH_TYPE_COUNT];
     compute_divide_kernel *divide[POLYPATH_TYPE_COUNT]; /* NULL for floating-point types */
     compute_copy_kernel *copy_stream;
+    compute_copy_kernel *copy_plain; /* bytes >= COPY_PLAIN_MIN_BYTES */
 };
 
 /* Each returns its table, or NULL if the library is built for another architecture or this CPU lacks the level. */

@@ -198,6 +198,7 @@ const struct compute_kernels *compute_kernels_scalar(void)
                 [POLYPATH_UINT64] = uint64_divide,
             },
         .copy_stream = scalar_copy,
+        .copy_plain = scalar_copy,
     };
     return &table;
 }

@@ -170,7 +170,7 @@ static void publish(struct board *b)
     b->sources[b->rank] = own;
     if (writes(b)) {
         if (bytes)
-            memcpy(bytes <= BOARD_INLINE ? slot->line.data : slot->data, own, bytes);
+            compute_copy(bytes <= BOARD_INLINE ? slot->line.data : slot->data, own, bytes, false);
         slot->line.signature = b->signature;
         slot->frame = b->call.frame;
         /* release: contribution, signature and description before the flag */
@@ -248,7 +248,7 @@ static void deliver(struct board *b)
     case POLYPATH_COLLECTIVE_ALL_REDUCE: break;
     case POLYPATH_COLLECTIVE_BROADCAST:
         if (bytes && c->recv != b->sources[c->frame.root])
-            memcpy(c->recv, b->sources[c->frame.root], bytes);
+            compute_copy(c->recv, b->sources[c->frame.root], bytes, false);
         return;
     case POLYPATH_COLLECTIVE_SCATTER: {
         const char *from = block_at(b->sources[c->frame.root], me, bytes);
@@ -268,7 +268,7 @@ static void deliver(struct board *b)
                                    : b->sources[r];
             char *to = (char *)c->recv + r * bytes;
             if (to != from)
-                memcpy(to, from, bytes);
+                compute_copy(to, from, bytes, false);
         }
         return;
     default: return;

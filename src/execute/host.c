@@ -324,7 +324,7 @@ void host_take_back(struct host *h)
         if (!place->link || place->pinned)
             continue;
         char *data = take_piece(h);
-        memcpy(data, place->data, place->bytes);
+        compute_copy(data, place->data, place->bytes, false);
         place->link->class->release(place->link, place->token);
         place->link = NULL;
         place->data = data;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compute/compute.h"
 #include "link/segment.h"
 #include "system/error.h"
 
@@ -46,8 +47,8 @@ static void push(struct shm_link *l, struct link_sink *sink, uint64_t *moved)
         uint32_t left = l->frame.bytes - l->done;
         uint32_t n = left < l->theirs->slot_bytes ? left : (uint32_t)l->theirs->slot_bytes;
         if (n)
-            memcpy(segment_slot_data(l->theirs, l->channel_out, (int)(l->put % SEGMENT_DEPTH)), l->payload + l->done,
-                   n);
+            compute_copy(segment_slot_data(l->theirs, l->channel_out, (int)(l->put % SEGMENT_DEPTH)),
+                         l->payload + l->done, n, false);
         slot->frame = l->frame;
         slot->offset = l->done;
         slot->fragment = n;
@@ -130,7 +131,7 @@ static bool take_one(struct shm_link *l, struct link_sink *sink, uint64_t *moved
         return true;
     }
     if (n)
-        memcpy(l->destination + offset, data, n);
+        compute_copy(l->destination + offset, data, n, false);
     free_slot(l, position);
     if (offset + n == frame.bytes) {
         l->receiving = false;

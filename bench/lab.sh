@@ -16,8 +16,13 @@ set -eu
 cd "$(dirname "$0")/.."
 polypath=${POLYPATH:-$PWD/build/polypath}
 out=${OUT:-$(mktemp -d)}
-[ -n "${OUT:-}" ] || trap 'rm -rf "$out"' EXIT
+lab=figures$$
 mkdir -p "$out"
+clean_up() {
+    "$polypath" lab down --name "$lab" >/dev/null 2>&1 || true
+    [ -n "${OUT:-}" ] || rm -rf "$out"
+}
+trap clean_up EXIT
 export POLYPATH_CACHE=none
 
 # lab_bench NAME "LINK LINK..." RANKS BENCH_ARGUMENTS...
@@ -34,7 +39,7 @@ sum() {
     for links in "4gbit 1gbit" "2gbit 2gbit" "4gbit 2gbit 1gbit"; do
         for ranks in 2 4; do
             file=$out/sum-${links// /-}-$ranks.json
-            lab_bench fig$$ "$links" "$ranks" all_reduce all_gather reduce_scatter broadcast sendrecv pingpong \
+            lab_bench "$lab" "$links" "$ranks" all_reduce all_gather reduce_scatter broadcast sendrecv pingpong \
                 -l 64M --in-place no --compare-paths --seconds "${SECONDS_EACH:-4}" >"$file"
             python3 bench/lab_table.py sum "$links" "$ranks" "$file"
         done
@@ -44,16 +49,14 @@ sum() {
 sizes() {
     echo "## All paths together against the best single one, by size (4+1 Gbit/s, 2 ranks)"
     file=$out/sizes.json
-    lab_bench fig$$ "4gbit 1gbit" 2 all_reduce -b 8 -e 256M -f 4 --in-place no --compare-paths \
+    lab_bench "$lab" "4gbit 1gbit" 2 all_reduce -b 8 -e 256M -f 4 --in-place no --compare-paths \
         --seconds "${SECONDS_EACH:-3}" >"$file"
     python3 bench/lab_table.py sizes "4gbit 1gbit" 2 "$file"
 }
 
 adapt() {
     echo "## A link is halved (4 to 2 Gbit/s) and comes back; 64 MiB AllReduce, one line a call"
-    local lab=fig$$
     "$polypath" lab up --name "$lab" --hosts 2 --link 4gbit --link 1gbit >/dev/null
-    trap '"$polypath" lab down --name "$lab" >/dev/null; [ -n "${OUT:-}" ] || rm -rf "$out"' EXIT
     "$polypath" lab run --name "$lab" -n 2 --no-prefix -- \
         "$polypath" bench all_reduce -l 64M --follow --interval 0 --json --check no --seconds 36 |
         python3 bench/lab_table.py stamp >"$out/adapt.json" &
@@ -71,9 +74,8 @@ adapt() {
 
 start() {
     echo "## Creation of a communicator of 4 ranks on 2 hosts (4+1 Gbit/s), cold and warm cache"
-    local lab=fig$$ cache=$out/cache.json
+    local cache=$out/cache.json
     "$polypath" lab up --name "$lab" --hosts 2 --link 4gbit --link 1gbit >/dev/null
-    trap '"$polypath" lab down --name "$lab" >/dev/null; [ -n "${OUT:-}" ] || rm -rf "$out"' EXIT
     for round in 1 2 3 4 5; do
         rm -f "$cache"
         for state in cold warm; do

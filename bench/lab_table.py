@@ -60,25 +60,31 @@ def print_sizes(links, ranks, name):
               f" {sum(r['wrong'] for r in point)} |")
 
 
-def follow(calls, change, until, label):
-    """Calls after `change` until the rate stays at 0.9 of what it settles at."""
+PAYLOAD = 0.956  # of the line rate at an MTU of 1500
+
+
+def follow(calls, change, until, label, gbits):
+    """Calls after `change` until the rate is 0.9 of the new sum of the links."""
+    total = PAYLOAD * gbits / 8
     after = [r for r in calls if change <= r["arrived"] - r["time_us"] * 1e-6 and r["arrived"] < until]
-    settled = statistics.median(r["algbw_gbps"] for r in after[len(after) // 2:])
-    needed = next((i for i, r in enumerate(after) if r["algbw_gbps"] >= 0.9 * settled), None)
+    settled = statistics.median(r["algbw_gbps"] for r in after)
+    needed = next((i for i, r in enumerate(after) if r["algbw_gbps"] >= 0.9 * total), None)
     first = after[0]["algbw_gbps"] if after else 0
-    print(f"| {label} | {settled:.3f} | {first:.3f} | {'never' if needed is None else needed + 1} | {len(after)} |")
+    print(f"| {label} | {total:.3f} | {settled:.3f} | {first:.3f} | {'never' if needed is None else needed + 1} |"
+          f" {len(after)} |")
 
 
 def print_adapt(links, ranks, name, halved, restored):
     calls = rows(name)
     times = [float(open(f).read()) for f in (halved, restored)]
     print(f"\nLinks {links.replace(' ', ' + ')}, {ranks} ranks on 2 hosts, AllReduce of 64 MiB\n")
-    print("| | settles at, GB/s | first call after | call at which 0.9 of that is reached | calls seen |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| | sum of the links, GB/s | median | first call after | call that reaches 0.9 of the sum | calls seen |")
+    print("| --- | --- | --- | --- | --- | --- |")
     before = [r for r in calls if r["arrived"] < times[0]]
-    print(f"| before | {statistics.median(r['algbw_gbps'] for r in before[5:]):.3f} | | | {len(before)} |")
-    follow(calls, times[0], times[1], "halved")
-    follow(calls, times[1], float("inf"), "restored")
+    print(f"| before | {PAYLOAD * 5 / 8:.3f} | {statistics.median(r['algbw_gbps'] for r in before[5:]):.3f} | | |"
+          f" {len(before)} |")
+    follow(calls, times[0], times[1], "halved", 3)
+    follow(calls, times[1], float("inf"), "restored", 5)
     steady = before[len(before) // 2:]
     for path in steady[0]["shares"]:
         shares = [100 * r["shares"][path] for r in steady]

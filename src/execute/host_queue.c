@@ -5,6 +5,8 @@
  */
 #include "execute/host_internal.h"
 
+#define TAIL_MS 50 /* only so close to the end of a call can what a link has under way decide */
+
 void host_enqueue(struct host *h, uint32_t row, uint32_t step)
 {
     const struct step *s = &h->call.schedule->steps[step];
@@ -58,6 +60,37 @@ static polypath_result_t send_next(struct host *h, struct link *link, struct sen
 }
 
 /*
+ * Whether a frame given to `link` now would arrive only after everything else
+ * of this call has: then a faster link to the same peer takes it in its turn.
+ * Towards the end of a call a slow link would otherwise hold up all others by
+ * what it has under way. The fastest link never declines.
+ */
+static bool too_late(const struct host *h, const struct host_peer *peer, const struct link *link)
+{
+    if (!h->call.hand_over || !link->class->under_way || !link->bytes_per_ms)
+        return false;
+    uint64_t all = 0, fastest = 0;
+    for (int i = 0; i < peer->nlinks; i++) {
+        const struct link *other = peer->links[i];
+        if (other->path < 0 || !(h->call.active >> other->path & 1) || other->lost)
+            continue;
+        if (!other->bytes_per_ms)
+            return false;
+        all += other->bytes_per_ms;
+        fastest = other->bytes_per_ms > fastest ? other->bytes_per_ms : fastest;
+    }
+    if (link->bytes_per_ms >= fastest)
+        return false;
+    /* bytes / rate > left / all, as products; asking the kernel only where it can matter */
+    const uint64_t row = h->call.row_bytes, left = peer->sends_left * row;
+    if (row * all > left * link->bytes_per_ms)
+        return true;
+    if (left / all > TAIL_MS)
+        return false;
+    return (row + link->class->under_way((struct link *)(uintptr_t)link)) * all > left * link->bytes_per_ms;
+}
+
+/*
  * Whether `link` should take from queue q, which belongs to other links: only
  * if those are busy, and if it would have the frame across before they got to
  * the end of what they have queued. Unknown rates count as equal.
@@ -66,15 +99,21 @@ static bool worth_taking(const struct host *h, const struct host_peer *peer, con
                          const struct send_queue *q, int queue)
 {
     uint64_t owners = 0;
+    bool declined = false;
     for (int i = 0; i < peer->nlinks; i++) {
         struct link *other = peer->links[i];
         if (other->queue != queue || other->lost)
             continue;
-        if (link_ready(other))
+        if (!link_ready(other))
+            ; /* busy */
+        else if (too_late(h, peer, other))
+            declined = true;
+        else
             return false;
         owners += other->bytes_per_ms;
     }
-    if (!owners || !link->bytes_per_ms)
+    /* what its own links decline nobody else would carry */
+    if (declined || !owners || !link->bytes_per_ms)
         return true;
     /* row / own rate < backlog / owners' rate */
     return h->call.row_bytes * owners < q->bytes * link->bytes_per_ms;
@@ -102,7 +141,7 @@ polypath_result_t host_dispatch(struct host *h, uint64_t *moved)
         struct host_peer *peer = &h->peers[p];
         for (int i = 0; i < peer->nlinks && peer->queued; i++) {
             struct link *link = peer->links[i];
-            while (peer->queued && link_ready(link)) {
+            while (peer->queued && link_ready(link) && !too_late(h, peer, link)) {
                 struct send_queue *q = &peer->queues[link->queue];
                 if (queue_empty(q)) {
                     q = furthest_behind(h, peer, link);

@@ -87,7 +87,9 @@ struct link_class {
      */
     polypath_result_t (*progress)(struct link *link, struct link_sink *sink, uint64_t *moved);
     void (*release)(struct link *link, uint32_t token); /* NULL if it never lends */
-    void (*close)(struct link *link);                   /* frees the link */
+    /* Bytes handed over to the kernel that the other end has not acknowledged; NULL if that is always nothing. */
+    uint64_t (*under_way)(struct link *link);
+    void (*close)(struct link *link); /* frees the link */
 };
 
 struct link {

@@ -7,11 +7,13 @@
  * its remaining frames can still be handed over to a faster one.
  */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -203,6 +205,12 @@ static polypath_result_t tcp_progress(struct link *link, struct link_sink *sink,
     return POLYPATH_SUCCESS;
 }
 
+static uint64_t tcp_under_way(struct link *link)
+{
+    int bytes = 0;
+    return ioctl(link->fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? (uint64_t)bytes : 0;
+}
+
 static void tcp_close(struct link *link)
 {
     shutdown(link->fd, SHUT_WR);
@@ -215,6 +223,7 @@ static const struct link_class tcp_class = {
     .ready = tcp_ready,
     .send = tcp_send,
     .progress = tcp_progress,
+    .under_way = tcp_under_way,
     .close = tcp_close,
 };
 

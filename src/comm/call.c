@@ -25,9 +25,16 @@ struct polypath_request *call_new(struct polypath_comm *comm, int nblocks)
     if (call)
         comm->free_calls = call->next;
     pthread_mutex_unlock(&comm->lock);
-    if (!call && !(call = calloc(1, sizeof *call))) {
-        error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
-        return NULL;
+    if (!call) {
+        call = calloc(1, sizeof *call);
+        if (!call) {
+            error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
+            return NULL;
+        }
+        pthread_mutex_lock(&comm->lock);
+        call->older = comm->all_calls;
+        comm->all_calls = call;
+        pthread_mutex_unlock(&comm->lock);
     }
     if (nblocks > call->blocks_room) {
         const size_t n = (size_t)nblocks;

@@ -93,8 +93,9 @@ struct point {
 /* One operation. Requests of the API are pointers to these. */
 struct polypath_request {
     struct polypath_comm *comm;
-    struct polypath_request *next; /* in the queue, or in the free list */
-    atomic_int state;              /* enum call_state; DONE is stored with release, after result */
+    struct polypath_request *next;  /* in the queue, or in the free list */
+    struct polypath_request *older; /* of all that the communicator has made, whoever holds them */
+    atomic_int state;               /* enum call_state; DONE is stored with release, after result */
     polypath_result_t result;
     bool internal; /* not counted as the user's */
 
@@ -207,6 +208,7 @@ struct polypath_comm {
     bool helper_running, helper_stop;
     pthread_t helper;
     struct polypath_request *head, *tail, *free_calls;
+    struct polypath_request *all_calls; /* freed with the communicator, also those that nobody waits for */
 
     /* only the driver touches these */
     struct polypath_request *current;  /* the call under way; NULL between calls */

@@ -303,13 +303,15 @@ void comm_free(struct polypath_comm *comm)
     }
     if (comm->exchange_call)
         call_release(comm->exchange_call);
-    while (comm->free_calls) {
-        struct polypath_request *next = comm->free_calls->next;
-        free(comm->free_calls->input);
-        free(comm->free_calls->points);
-        free(comm->free_calls->point_types);
-        free(comm->free_calls);
-        comm->free_calls = next;
+    while (comm->all_calls) {
+        struct polypath_request *call = comm->all_calls;
+        comm->all_calls = call->older;
+        if (call->schedule_owned)
+            schedule_free(call->schedule);
+        free(call->input);
+        free(call->points);
+        free(call->point_types);
+        free(call);
     }
     balance_free(comm->balance);
     balance_free(comm->point_balance);

@@ -276,6 +276,8 @@ void output_finish(struct output *output)
         emit_lines(stream, true);
         stream_close(output, stream);
     }
+    for (int i = 0; i < 2; i++)
+        sink_flush(output, &output->sinks[i]);
 }
 
 void output_close(struct output *output)

@@ -329,12 +329,24 @@ static void inform(struct polypath_comm *comm)
 {
     struct balance_path known[BALANCE_PATHS] = {0};
     uint64_t rate = 0, latency = UINT64_MAX;
+    int best = 0;
     for (int p = 0; p < comm->npaths; p++) {
         known[p] = (struct balance_path){comm->paths[p].latency_ns, comm->paths[p].bytes_per_us};
         rate += comm->paths[p].bytes_per_us;
+        if (comm->paths[p].bytes_per_us > comm->paths[best].bytes_per_us)
+            best = p;
         if (comm->paths[p].latency_ns && comm->paths[p].latency_ns < latency)
             latency = comm->paths[p].latency_ns;
     }
+    /*
+     * The paths of one host share its cores and its memory, so their rates do
+     * not add up: begin with the best one. Others come in by probes and trials.
+     */
+    for (int p = 0; p < comm->npaths && comm->one_host; p++)
+        if (p != best && known[p].bytes_per_us)
+            known[p].bytes_per_us = 1;
+    if (comm->one_host && comm->npaths)
+        rate = comm->paths[best].bytes_per_us;
     balance_set_paths(comm->balance, known);
     balance_set_paths(comm->point_balance, known);
     if (!rate || latency == UINT64_MAX)

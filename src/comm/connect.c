@@ -529,7 +529,7 @@ polypath_result_t connect_all(struct polypath_comm *c, const struct path_choice 
             result = exchanged;
         else
             error_set(result, "%s", kept);
-        for (int r = 0; r < c->size && !result; r++) {
+        for (int r = 0; r < c->size && !result && k.ports; r++) {
             if (all[r * (HOST_PATHS + 1) + HOST_PATHS])
                 result = error_set(POLYPATH_ERROR_PEER_LOST, "rank %d could not open its side of the links (%s)", r,
                                    polypath_result_name((polypath_result_t)all[r * (HOST_PATHS + 1) + HOST_PATHS]));

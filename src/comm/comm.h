@@ -170,6 +170,23 @@ struct scaled_op {
 };
 #define SCALED_OPS 64
 
+/*
+ * The small call that was made last, checked and prepared: programs repeat
+ * themselves. What a call needs beyond this is its two buffers.
+ */
+struct small_memo {
+    bool known;
+    polypath_collective_t collective;
+    polypath_type_t type;
+    polypath_op_t op;
+    int root;
+    size_t count;
+    struct board_call call;        /* all but the buffers and the number */
+    size_t send_bytes, recv_bytes; /* that this rank reads and writes; 0: it passes no such buffer */
+    bool in_place_form;
+    ptrdiff_t in_place; /* sendbuf - recvbuf in the in-place form */
+};
+
 struct polypath_comm {
     int rank, size;
     uint64_t id;
@@ -186,7 +203,8 @@ struct polypath_comm {
     uint32_t working; /* bit p: works between all ranks */
     struct segment *segment, **peer_segments, **board_segments;
     struct board *board; /* NULL: several hosts, or no shared memory */
-    int shm_path;        /* index of path shm, or -1 */
+    struct small_memo small;
+    int shm_path; /* index of path shm, or -1 */
     int *control_fds;
     struct host *host;
     struct balance *balance;
@@ -314,9 +332,9 @@ bool small_takes(const struct polypath_comm *comm, polypath_collective_t collect
 
 /*
  * Runs a call that small_takes, blocking; false if it has to go through the
- * queue. frame.call is filled in. Fails the communicator on errors.
+ * queue. Fills in frame.call. Fails the communicator on errors.
  */
-bool small_call(struct polypath_comm *comm, const struct board_call *call, polypath_result_t *result);
+bool small_call(struct polypath_comm *comm, struct board_call *call, polypath_result_t *result);
 
 /* What can be said of a board call that does not move; and the check that no rank is in the other kind of call. */
 polypath_result_t small_check(struct polypath_comm *comm, const struct frame *mine, uint64_t *begin_ns);

@@ -32,6 +32,7 @@ polypath_result_t small_start(struct polypath_comm *comm)
     if (!comm->board)
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
     host_set_peek(comm->host, board_peek, comm->board);
+    segment_promise_barrier(comm->segment);
     return POLYPATH_SUCCESS;
 }
 
@@ -124,7 +125,7 @@ static void wait_long(struct polypath_comm *comm, const struct frame *mine, poly
     comm_fail(comm, *result, NULL);
 }
 
-bool small_call(struct polypath_comm *comm, const struct board_call *call, polypath_result_t *result)
+bool small_call(struct polypath_comm *comm, struct board_call *call, polypath_result_t *result)
 {
     if (!drive_try(comm))
         return false;
@@ -133,13 +134,12 @@ bool small_call(struct polypath_comm *comm, const struct board_call *call, polyp
         drive_let_go(comm);
         return false;
     }
-    struct board_call mine = *call;
-    mine.frame.call = comm->next_call++;
+    call->frame.call = comm->next_call++;
     comm->statistics.calls++;
     if (comm->last_algorithm[call->frame.collective] != board_name)
         small_remember(comm, call->frame.collective);
-    if (!board_try(comm->board, &mine, comm->oversubscribed ? 0 : comm->settings.spin, result))
-        wait_long(comm, &mine.frame, result);
+    if (!board_try(comm->board, call, comm->oversubscribed ? 0 : comm->settings.spin, result))
+        wait_long(comm, &call->frame, result);
     else if (*result)
         comm_fail(comm, *result, NULL);
     if (*result || host_interrupted(comm->host))

@@ -15,6 +15,7 @@
 
 #include "execute/host_internal.h"
 
+#define EAGER_POLLS 64                           /* without a pause between them, which takes as long as half a hop */
 #define CALLS_APART(a, b) ((int32_t)((a) - (b))) /* numbers wrap around */
 
 struct board {
@@ -154,12 +155,17 @@ static const void *contribution(struct board *b)
 
 static void ring_all(struct board *b)
 {
-    /* pairs with the fence of a sleeper (segment.h): our flag before this, or its flag after it, is seen */
-    atomic_thread_fence(memory_order_seq_cst);
-    for (int r = 0; r < b->size; r++)
-        if (r != b->rank &&
-            atomic_load_explicit(&segment_bell(b->segments[r])->sleeping, memory_order_relaxed) != BELL_AWAKE)
+    bool fenced = false;
+    for (int r = 0; r < b->size; r++) {
+        if (r == b->rank)
+            continue;
+        /* pairs with the fence of a sleeper (segment.h): our flag before this, or its flag after it, is seen */
+        struct bell *bell = segment_bell(b->segments[r]);
+        if (!fenced)
+            fenced = bell_fence_ringer(bell);
+        if (!bell_awake(bell))
             segment_ring(b->segments[r]);
+    }
 }
 
 static void publish(struct board *b)
@@ -177,6 +183,8 @@ static void publish(struct board *b)
         atomic_store_explicit(&slot->line.number, b->number, memory_order_release);
         ring_all(b);
     }
+    /* The next call's flag lies in the caches of those who read it last: fetch it back while waiting for theirs. */
+    host_prefetch_write(&b->memory[b->rank]->slots[(b->number + 1) % BOARD_DEPTH].line);
     b->published = true;
 }
 
@@ -324,7 +332,8 @@ bool board_try(struct board *b, const struct board_call *call, uint64_t spins, p
     for (uint64_t i = 0; i <= spins; i++) {
         if (board_advance(b, result))
             return true;
-        host_relax();
+        if (i >= EAGER_POLLS)
+            host_relax();
     }
     return false;
 }

@@ -124,6 +124,16 @@ static inline void host_relax(void)
 #endif
 }
 
+/* Fetches the cache line of `address`, to be written soon. */
+static inline void host_prefetch_write(const void *address)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)address));
+#else
+    __builtin_prefetch(address, 1);
+#endif
+}
+
 /* Wakes the thread that waits in host_idle, from any thread. */
 void host_wake(struct host *host);
 

@@ -215,7 +215,7 @@ static polypath_result_t nap(struct host *h)
     if (bell) {
         word = atomic_load_explicit(&bell->word, memory_order_acquire);
         atomic_store_explicit(&bell->sleeping, h->ntcp ? BELL_EVENTFD : BELL_FUTEX, memory_order_relaxed);
-        atomic_thread_fence(memory_order_seq_cst);
+        bell_fence_sleeper(bell);
         uint64_t moved = 0;
         polypath_result_t result = POLYPATH_SUCCESS;
         for (int i = 0; i < h->nlinks && !result; i++)

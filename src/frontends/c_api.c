@@ -143,19 +143,19 @@ struct sides {
 };
 
 /* Which buffers of which size each collective takes at this rank. */
-static struct sides sides_of(const struct polypath_request *call, void *recv, size_t bytes)
+static struct sides sides_of(const struct polypath_comm *comm, polypath_collective_t collective, int root_rank,
+                             void *recv, size_t bytes)
 {
-    const struct polypath_comm *comm = call->comm;
     const size_t n = (size_t)comm->size, rank = (size_t)comm->rank;
-    const bool root = comm->rank == call->root;
-    switch (call->collective) {
+    const bool root = comm->rank == root_rank;
+    switch (collective) {
     case POLYPATH_COLLECTIVE_ALL_REDUCE: return (struct sides){bytes, bytes, recv, true, true};
     case POLYPATH_COLLECTIVE_REDUCE: return (struct sides){bytes, root ? bytes : 0, recv, true, root};
     case POLYPATH_COLLECTIVE_BROADCAST: return (struct sides){root ? bytes : 0, bytes, recv, root, true};
     case POLYPATH_COLLECTIVE_ALL_GATHER: return (struct sides){bytes, n * bytes, at(recv, rank * bytes), true, true};
     case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
     case POLYPATH_COLLECTIVE_SCATTER: {
-        const bool reads = call->collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER || root;
+        const bool reads = collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER || root;
         const char *in_place = recv && (uintptr_t)recv >= rank * bytes ? (const char *)recv - rank * bytes : NULL;
         return (struct sides){reads ? n * bytes : 0, bytes, in_place, reads, true};
     }
@@ -165,31 +165,68 @@ static struct sides sides_of(const struct polypath_request *call, void *recv, si
     }
 }
 
+/* Prepares the short way for calls like this one; false: not small. */
+static bool learn_small(polypath_comm_t comm, polypath_collective_t kind, size_t count, polypath_type_t type,
+                        polypath_op_t op, int root)
+{
+    const size_t element = polypath_type_bytes(type);
+    if (!comm->board || count > BOARD_BYTES || !element || op < 0 || op >= POLYPATH_OP_COUNT || root < -1 ||
+        root >= comm->size || !small_takes(comm, kind, count * element, 0))
+        return false;
+    const size_t bytes = count * element;
+    char *const anywhere = (char *)(uintptr_t)(1u << 30); /* never touched: only the distance counts */
+    const struct sides s = sides_of(comm, kind, root, anywhere, bytes);
+    comm->small = (struct small_memo){
+        .known = true,
+        .collective = kind,
+        .type = type,
+        .op = op,
+        .root = root,
+        .count = count,
+        /* describes the call as call_describe does */
+        .call = {.frame = {.kind = FRAME_COLLECTIVE,
+                           .collective = (uint8_t)kind,
+                           .type = (uint8_t)type,
+                           .op = (uint8_t)op,
+                           .root = root,
+                           .count = count},
+                 .op = {type, op == POLYPATH_AVG ? POLYPATH_SUM : op, op == POLYPATH_AVG ? comm->size : 0},
+                 .bytes = bytes},
+        .send_bytes = s.has_send ? s.send_bytes : 0,
+        .recv_bytes = s.has_recv ? s.recv_bytes : 0,
+        .in_place_form = s.in_place,
+        .in_place = s.in_place ? (const char *)s.in_place - anywhere : 0,
+    };
+    return true;
+}
+
+/* Whether these buffers are good for the call that is remembered. The long way says what is wrong. */
+static bool buffers_fit(const struct small_memo *memo, const void *send, const void *recv)
+{
+    if ((!send && memo->send_bytes) || (!recv && memo->recv_bytes))
+        return false;
+    const uintptr_t from = (uintptr_t)send, to = (uintptr_t)recv;
+    if (!memo->send_bytes || !memo->recv_bytes || (memo->in_place_form && from - to == (uintptr_t)memo->in_place))
+        return true;
+    return from + memo->send_bytes <= to || to + memo->recv_bytes <= from;
+}
+
 /* The short way of blocking calls that are small; false: not small, or not to be had now. */
 static bool at_once(polypath_collective_t kind, const void *send, void *recv, size_t count, polypath_type_t type,
                     polypath_op_t op, int root, polypath_comm_t comm, polypath_result_t *result)
 {
-    const size_t element = polypath_type_bytes(type);
-    if (!comm || !comm->board || group_active() || count > BOARD_BYTES || !element || op < 0 ||
-        op >= POLYPATH_OP_COUNT || root < -1 || root >= comm->size || !small_takes(comm, kind, count * element, 0) ||
-        atomic_load_explicit(&comm->failure, memory_order_relaxed))
+    if (!comm || group_active())
         return false;
-    /* describes the call as call_describe does */
-    struct board_call call = {.frame = {.kind = FRAME_COLLECTIVE,
-                                        .collective = (uint8_t)kind,
-                                        .type = (uint8_t)type,
-                                        .op = (uint8_t)op,
-                                        .root = root,
-                                        .count = count},
-                              .op = {type, op == POLYPATH_AVG ? POLYPATH_SUM : op, op == POLYPATH_AVG ? comm->size : 0},
-                              .send = send,
-                              .recv = recv,
-                              .bytes = count * element};
-    const struct polypath_request shape = {.comm = comm, .collective = kind, .root = root};
-    const struct sides s = sides_of(&shape, recv, call.bytes);
-    if (check_buffers("", s.has_send ? send : NULL, s.send_bytes, s.has_recv ? recv : NULL, s.recv_bytes, s.in_place))
-        return false; /* the long way says what is wrong, with the name */
-    return small_call(comm, &call, result);
+    struct small_memo *memo = &comm->small;
+    if ((!memo->known || memo->count != count || memo->collective != kind || memo->type != type || memo->op != op ||
+         memo->root != root) &&
+        !learn_small(comm, kind, count, type, op, root))
+        return false;
+    if (!buffers_fit(memo, send, recv) || atomic_load_explicit(&comm->failure, memory_order_relaxed))
+        return false;
+    memo->call.send = send;
+    memo->call.recv = recv;
+    return small_call(comm, &memo->call, result);
 }
 
 static polypath_result_t checked_collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
@@ -199,10 +236,7 @@ static polypath_result_t checked_collective(polypath_collective_t kind, const vo
     const char *name = polypath_collective_name(kind);
     struct polypath_request *call = NULL;
     size_t bytes = 0;
-    polypath_result_t result;
-    if (!wants_request && at_once(kind, send, recv, count, type, op, root, comm, &result))
-        return result;
-    result = prepare(kind, type, root, comm, request, wants_request, &call);
+    polypath_result_t result = prepare(kind, type, root, comm, request, wants_request, &call);
     if (result)
         return result;
     result = check_size(name, count, type, comm->size, &bytes);
@@ -212,7 +246,7 @@ static polypath_result_t checked_collective(polypath_collective_t kind, const vo
     if (!result)
         result = set_op(name, call, op);
     if (!result) {
-        const struct sides s = sides_of(call, recv, bytes);
+        const struct sides s = sides_of(comm, kind, root, recv, bytes);
         result = check_buffers(name, s.has_send ? send : NULL, s.send_bytes, s.has_recv ? recv : NULL, s.recv_bytes,
                                s.in_place);
         if (!result)
@@ -229,6 +263,9 @@ static polypath_result_t collective(polypath_collective_t kind, const void *send
                                     polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
                                     polypath_request_t *request, bool wants_request)
 {
+    polypath_result_t result;
+    if (!wants_request && at_once(kind, send, recv, count, type, op, root, comm, &result))
+        return result; /* at once is outside of groups only */
     return group_refuse(checked_collective(kind, send, recv, count, type, op, root, comm, request, wants_request));
 }
 

@@ -140,6 +140,7 @@ polypath_result_t polypath_comm_use_paths(polypath_comm_t comm, const char *name
         return error_set(POLYPATH_ERROR_MISMATCH, "polypath_comm_use_paths: ranks asked for different paths");
     drive_hold(comm);
     comm->allowed = wish;
+    comm->small.known = false;
     drive_let_go(comm);
     return POLYPATH_SUCCESS;
 }

@@ -14,8 +14,9 @@ struct noted_point {
     struct point point;
 };
 
+_Thread_local int group_depth;
+
 static _Thread_local struct {
-    int depth;
     polypath_result_t failed; /* an operation inside was refused: nothing runs */
     char failed_text[ERROR_TEXT_BYTES];
     struct polypath_request **calls;
@@ -23,11 +24,6 @@ static _Thread_local struct {
     struct noted_point *points;
     int npoints, points_room;
 } group;
-
-bool group_active(void)
-{
-    return group.depth > 0;
-}
 
 static bool grow(void **array, int *room, size_t element)
 {
@@ -94,7 +90,7 @@ polypath_result_t group_fill_points(struct polypath_request *call, const struct 
 
 polypath_result_t group_refuse(polypath_result_t result)
 {
-    if (result && group.depth && !group.failed) {
+    if (result && group_depth && !group.failed) {
         group.failed = result;
         memcpy(group.failed_text, error_text(), sizeof group.failed_text);
     }
@@ -103,7 +99,7 @@ polypath_result_t group_refuse(polypath_result_t result)
 
 polypath_result_t polypath_group_start(void)
 {
-    group.depth++;
+    group_depth++;
     return POLYPATH_SUCCESS;
 }
 
@@ -141,9 +137,9 @@ static void drop_calls(void)
 
 polypath_result_t polypath_group_end(void)
 {
-    if (group.depth == 0)
+    if (group_depth == 0)
         return error_set(POLYPATH_ERROR_USAGE, "polypath_group_end without polypath_group_start");
-    if (--group.depth)
+    if (--group_depth)
         return POLYPATH_SUCCESS;
     polypath_result_t result = group.failed;
     group.failed = POLYPATH_SUCCESS;

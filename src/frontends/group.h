@@ -6,8 +6,17 @@
 
 #include "comm/comm.h"
 
+/*
+ * How many groups the calling thread is inside of. Looked at by every call, so
+ * it has the cheapest kind of thread-local storage; it is small enough for that.
+ */
+extern _Thread_local int group_depth __attribute__((tls_model("initial-exec")));
+
 /* Whether the calling thread is inside a group. */
-bool group_active(void);
+static inline bool group_active(void)
+{
+    return group_depth > 0;
+}
 
 /* An operation inside a group was refused: the group's end will say so and run nothing. Returns `result`. */
 polypath_result_t group_refuse(polypath_result_t result);

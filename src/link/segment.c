@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -168,11 +169,44 @@ char *segment_slot_data(struct segment *s, int channel, int slot)
     return (char *)segment_channel(s, channel) + round_up(sizeof(struct channel)) + (size_t)slot * s->slot_bytes;
 }
 
+/* Whether this process takes part in the barriers of others. Once true it stays so, also across fork. */
+static atomic_bool registered;
+
+void segment_promise_barrier(struct segment *s)
+{
+    if (!atomic_load_explicit(&registered, memory_order_relaxed)) {
+        long can = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+        if (can < 0 || !(can & MEMBARRIER_CMD_GLOBAL_EXPEDITED) ||
+            syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0))
+            return;
+        atomic_store_explicit(&registered, true, memory_order_relaxed);
+    }
+    atomic_store_explicit(&segment_bell(s)->barrier, 1, memory_order_release);
+}
+
+bool bell_fence_ringer(const struct bell *bell)
+{
+    if (atomic_load_explicit(&registered, memory_order_relaxed) &&
+        atomic_load_explicit(&bell->barrier, memory_order_relaxed)) {
+        atomic_signal_fence(memory_order_seq_cst); /* the compiler must keep the order; the owner sees to the CPU */
+        return false;
+    }
+    atomic_thread_fence(memory_order_seq_cst);
+    return true;
+}
+
+void bell_fence_sleeper(const struct bell *bell)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&bell->barrier, memory_order_relaxed))
+        syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0); /* cannot fail once registered */
+}
+
 void segment_ring(struct segment *s)
 {
     struct bell *bell = segment_bell(s);
     /* pairs with the fence of the sleeper: the work before this fence, or the flag after it, is seen */
-    atomic_thread_fence(memory_order_seq_cst);
+    bell_fence_ringer(bell);
     unsigned state = atomic_load_explicit(&bell->sleeping, memory_order_relaxed);
     if (state == BELL_AWAKE)
         return;

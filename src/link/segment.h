@@ -23,10 +23,16 @@ enum bell_state { BELL_AWAKE = 0, BELL_FUTEX = 1, BELL_EVENTFD = 2 };
  * work, then sleeps; a peer writes its work, then reads `sleeping`. Both put a
  * seq_cst fence between the two, so at least one of them sees the other
  * (Dekker's argument).
+ *
+ * A peer rings often and an owner sleeps seldom, so where the kernel offers it
+ * the owner carries both fences: it promises (`barrier`) to use membarrier(2)
+ * before it looks again, which acts as a fence in every running thread of the
+ * processes that have registered, and a peer that has registered needs none.
  */
 struct bell {
     _Alignas(64) atomic_uint word; /* counts rings; what the futex sleeps on */
     _Alignas(64) atomic_uint sleeping;
+    atomic_uint barrier; /* 1: the owner's fence counts for its peers too; set before its first sleep */
 };
 
 /*
@@ -118,5 +124,27 @@ char *segment_slot_data(struct segment *segment, int channel, int slot);
 
 /* Wakes the owner of the segment if it sleeps. Call after publishing work for it. */
 void segment_ring(struct segment *segment);
+
+/* Whether the owner need not be rung; the same as segment_ring then, without its cost. Call after publishing. */
+static inline bool bell_awake(const struct bell *bell)
+{
+    return atomic_load_explicit(&bell->sleeping, memory_order_relaxed) == BELL_AWAKE;
+}
+
+/*
+ * Promises that whoever sleeps on this segment's bell (own) carries the fences
+ * of all. Registers the process. Does nothing where the kernel cannot. Before
+ * the first sleep.
+ */
+void segment_promise_barrier(struct segment *segment);
+
+/*
+ * The fence of who publishes work for the owner of `bell`, before looking
+ * whether it sleeps. True if it was one that counts for all owners.
+ */
+bool bell_fence_ringer(const struct bell *bell);
+
+/* The fence of the owner, after saying that it sleeps and before looking for work once more. */
+void bell_fence_sleeper(const struct bell *bell);
 
 #endif

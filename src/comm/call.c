@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
+#include "system/clock.h"
 #include "system/log.h"
 
 /* Messages up to this size are not divided into blocks: fewer messages count for more than spreading the work. */
@@ -325,7 +326,17 @@ void call_describe(const struct polypath_request *call, struct frame *frame, str
                               call->op == POLYPATH_AVG ? call->comm->size : 0};
 }
 
-static void begin_small(struct polypath_comm *comm, struct polypath_request *call)
+/* Larger than small, on one host, and all of it on path shm: over the stages. The same on every rank. */
+static bool goes_over_stages(struct polypath_comm *comm, struct polypath_request *call)
+{
+    if (call->npoints || call->variant || !comm->board || !call->block_bytes ||
+        !board_stages(comm->board, call->collective) || board_takes(comm->board, call->collective, call->block_bytes))
+        return false;
+    tune_shares(call);
+    return call->shares[comm->shm_path] == BALANCE_ONE;
+}
+
+static void begin_on_board(struct polypath_comm *comm, struct polypath_request *call)
 {
     struct board_call small = {.scalar = call->scaled ? call->scalar : NULL,
                                .send = call->send,
@@ -335,7 +346,7 @@ static void begin_small(struct polypath_comm *comm, struct polypath_request *cal
     small.frame.call = comm->next_call++;
     call->host.frame = small.frame;
     if (!call->internal)
-        small_remember(comm, call->collective);
+        small_remember(comm, call->collective, call->staged);
     atomic_store_explicit(&call->state, CALL_RUNNING, memory_order_relaxed);
     board_begin(comm->board, &small);
 }
@@ -345,8 +356,13 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     call->on_board =
         !call->npoints && !comm->measuring && small_takes(comm, call->collective, call->block_bytes, call->variant);
     call->observe = false;
+    call->staged = !call->on_board && goes_over_stages(comm, call);
+    if (call->staged) {
+        call->on_board = true;
+        call->begin_ns = clock_now_ns();
+    }
     if (call->on_board) {
-        begin_small(comm, call);
+        begin_on_board(comm, call);
         return POLYPATH_SUCCESS;
     }
     enum schedule_algorithm algorithm = ALGORITHM_DIRECT;
@@ -471,9 +487,12 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
         result = begin(comm, call);
     }
     bool done = false, moved = false;
-    if (!result && call->on_board)
+    if (!result && call->on_board) {
         done = board_advance(comm->board, &result);
-    else if (!result)
+        moved = board_moved(comm->board);
+        if (moved)
+            host_stirred(comm->host);
+    } else if (!result)
         result = host_advance(comm->host, &done, &moved);
     *idle = !moved && !done;
     if (result) {
@@ -489,6 +508,10 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
     }
     if (call->observe)
         tune_observe(call);
+    if (call->staged) {
+        comm->staged_bytes += call->bytes;
+        comm->staged_calls++;
+    }
     if (!call->internal) {
         comm->statistics.calls++;
         if (!call->on_board)

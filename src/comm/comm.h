@@ -128,7 +128,9 @@ struct polypath_request {
     struct balance_key key;
     uint32_t shares[BALANCE_PATHS];
     bool observe;
-    bool on_board;      /* small: see small.c */
+    bool on_board;      /* small, or staged: see small.c */
+    bool staged;        /* too large for the board itself: over the stages */
+    uint64_t begin_ns;  /* when it began, if staged */
     size_t block_bytes; /* of one block, or of the whole for AllReduce, Reduce, Broadcast */
 };
 
@@ -248,6 +250,7 @@ struct polypath_comm {
 
     struct scaled_op scaled_ops[SCALED_OPS];
     uint32_t splits;
+    uint64_t staged_bytes, staged_calls; /* of path shm, past its links */
     bool cache_changed;
     polypath_statistics_t statistics;
     double last_shares[POLYPATH_COLLECTIVE_COUNT][HOST_PATHS];
@@ -325,7 +328,7 @@ void tune_exchange_begin(struct polypath_comm *comm); /* fills exchange_call */
 void tune_exchange_end(struct polypath_comm *comm);
 
 /* small.c */
-void small_remember(struct polypath_comm *comm, polypath_collective_t collective);
+void small_remember(struct polypath_comm *comm, polypath_collective_t collective, bool staged);
 polypath_result_t small_start(struct polypath_comm *comm);
 void small_stop(struct polypath_comm *comm);
 bool small_takes(const struct polypath_comm *comm, polypath_collective_t collective, size_t bytes, uint32_t variant);

@@ -102,9 +102,9 @@ polypath_result_t small_check(struct polypath_comm *comm, const struct frame *mi
     return result;
 }
 
-void small_remember(struct polypath_comm *comm, polypath_collective_t collective)
+void small_remember(struct polypath_comm *comm, polypath_collective_t collective, bool staged)
 {
-    comm->last_algorithm[collective] = board_name;
+    comm->last_algorithm[collective] = staged ? "stage" : board_name;
     memset(comm->last_shares[collective], 0, sizeof comm->last_shares[0]);
     comm->last_shares[collective][comm->shm_path] = 1;
 }
@@ -137,7 +137,7 @@ bool small_call(struct polypath_comm *comm, struct board_call *call, polypath_re
     call->frame.call = comm->next_call++;
     comm->statistics.calls++;
     if (comm->last_algorithm[call->frame.collective] != board_name)
-        small_remember(comm, call->frame.collective);
+        small_remember(comm, call->frame.collective, false);
     if (!board_try(comm->board, call, comm->oversubscribed ? 0 : comm->settings.spin, result))
         wait_long(comm, &call->frame, result);
     else if (*result)

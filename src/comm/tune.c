@@ -137,10 +137,14 @@ void tune_observe(struct polypath_request *call)
                                      : window_of(comm->windows, &comm->nwindows, call->key);
     w->bytes += call->bytes;
     w->sum.calls++;
-    w->sum.call_ns += host_elapsed_ns(comm->host);
+    const uint64_t elapsed_ns = call->staged ? clock_now_ns() - call->begin_ns : host_elapsed_ns(comm->host);
+    w->sum.call_ns += elapsed_ns;
     for (int p = 0; p < comm->npaths; p++) {
-        struct host_path_report report;
-        host_report(comm->host, p, &report);
+        struct host_path_report report = {0};
+        if (!call->staged)
+            host_report(comm->host, p, &report);
+        else if (p == comm->shm_path)
+            report = (struct host_path_report){.bytes_sent = call->bytes, .busy_ns = elapsed_ns};
         w->sum.bytes[p] += report.bytes_sent + report.bytes_received;
         w->sum.busy_ns[p] += report.busy_ns;
     }

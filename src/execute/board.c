@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "execute/host_internal.h"
+#include "execute/stage.h"
 
 #define EAGER_POLLS 64                           /* without a pause between them, which takes as long as half a hop */
 #define CALLS_APART(a, b) ((int32_t)((a) - (b))) /* numbers wrap around */
@@ -22,10 +23,13 @@ struct board {
     int rank, size;
     struct board_memory **memory; /* per rank */
     struct segment *const *segments;
+    struct stage *stage; /* NULL: not all ranks have one */
     const void **sources;
     uint32_t number;   /* of the current or last call */
     uint32_t all_done; /* every rank is known to have finished this call */
     bool published;
+    bool staged; /* the call moves over the stages */
+    bool moved;
     bool busy;   /* between begin and the end of a call */
     int waiting; /* first rank not yet seen; ranks before it have been */
     struct board_call call;
@@ -49,8 +53,15 @@ struct board *board_create(int rank, int size, struct segment *const *segments)
         board_free(b);
         return NULL;
     }
-    for (int r = 0; r < size; r++)
+    bool stages = true;
+    for (int r = 0; r < size; r++) {
         b->memory[r] = segment_board(segments[r]);
+        stages &= segments[r]->stage_bytes != 0;
+    }
+    if (stages && !(b->stage = stage_create(rank, size, segments))) {
+        board_free(b);
+        return NULL;
+    }
     return b;
 }
 
@@ -58,6 +69,7 @@ void board_free(struct board *b)
 {
     if (!b)
         return;
+    stage_free(b->stage);
     free(b->memory);
     free(b->sources);
     free(b);
@@ -72,6 +84,11 @@ static size_t blocks_of(const struct board *b, polypath_collective_t collective)
     case POLYPATH_COLLECTIVE_SCATTER: return (size_t)b->size;
     default: return 1;
     }
+}
+
+bool board_stages(const struct board *b, polypath_collective_t collective)
+{
+    return b->stage && stage_takes(b->stage, collective);
 }
 
 bool board_takes(const struct board *b, polypath_collective_t collective, size_t bytes)
@@ -105,8 +122,8 @@ static bool needs(const struct board *b, int rank)
     switch (b->call.frame.collective) {
     case POLYPATH_COLLECTIVE_BROADCAST:
     case POLYPATH_COLLECTIVE_SCATTER: return rank == b->call.frame.root;
-    case POLYPATH_COLLECTIVE_REDUCE:
     case POLYPATH_COLLECTIVE_GATHER: return b->rank == b->call.frame.root;
+    case POLYPATH_COLLECTIVE_REDUCE: return b->staged || b->rank == b->call.frame.root; /* each reduces a part */
     default: return true;
     }
 }
@@ -171,8 +188,8 @@ static void ring_all(struct board *b)
 static void publish(struct board *b)
 {
     struct board_slot *slot = &b->memory[b->rank]->slots[b->number % BOARD_DEPTH];
-    const size_t bytes = b->call.bytes * blocks_of(b, b->call.frame.collective);
-    const void *own = contribution(b);
+    const size_t bytes = b->staged ? 0 : b->call.bytes * blocks_of(b, b->call.frame.collective);
+    const void *own = b->staged ? NULL : contribution(b);
     b->sources[b->rank] = own;
     if (writes(b)) {
         if (bytes)
@@ -185,7 +202,7 @@ static void publish(struct board *b)
     }
     /* The next call's flag lies in the caches of those who read it last: fetch it back while waiting for theirs. */
     host_prefetch_write(&b->memory[b->rank]->slots[(b->number + 1) % BOARD_DEPTH].line);
-    b->published = true;
+    b->published = b->moved = true;
 }
 
 /*
@@ -296,6 +313,16 @@ void board_begin(struct board *b, const struct board_call *call)
     b->signature = own ^ b->history;
     b->history = (b->history ^ own) * 16777619u;
     b->past[b->number % BOARD_DEPTH] = call->frame;
+    b->staged = !board_takes(b, call->frame.collective, call->bytes);
+    if (b->staged)
+        stage_begin(b->stage, call);
+}
+
+bool board_moved(struct board *b)
+{
+    const bool moved = b->moved;
+    b->moved = false;
+    return moved;
 }
 
 bool board_advance(struct board *b, polypath_result_t *result)
@@ -306,12 +333,16 @@ bool board_advance(struct board *b, polypath_result_t *result)
             return false;
         publish(b);
     }
-    if (!gathered(b, result))
+    const bool met = gathered(b, result);
+    if (*result) {
+        b->busy = false;
+        return true;
+    }
+    if (b->staged ? !stage_advance(b->stage, met, &b->moved) : !met)
         return false;
     b->busy = false;
-    if (*result)
-        return true;
-    deliver(b);
+    if (!b->staged)
+        deliver(b);
     if (everybody_meets(b))
         b->all_done = b->number - 1;
     /* release: our reads of the others' slots before they may write them again */
@@ -345,6 +376,8 @@ bool board_peek(void *board)
         return false;
     if (!b->published)
         return slot_free(b);
+    if (b->staged && stage_peek(b->stage, b->waiting >= b->size))
+        return true;
     if (b->waiting >= b->size)
         return false;
     const struct board_slot *slot = &b->memory[b->waiting]->slots[b->number % BOARD_DEPTH];
@@ -354,7 +387,7 @@ bool board_peek(void *board)
 int board_waits_for(const struct board *b)
 {
     if (b->published)
-        return b->waiting < b->size ? b->waiting : -1;
+        return b->waiting < b->size ? b->waiting : b->staged ? stage_waits_for(b->stage) : -1;
     for (int r = 0; r < b->size; r++)
         if (r != b->rank &&
             CALLS_APART(atomic_load_explicit(&b->memory[r]->done, memory_order_relaxed), b->number - BOARD_DEPTH) < 0)

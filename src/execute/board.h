@@ -38,6 +38,9 @@ struct board_call {
 struct board *board_create(int rank, int size, struct segment *const *segments);
 void board_free(struct board *board);
 
+/* Whether a call of this collective may be larger than that: it is announced on the board and moves over stages. */
+bool board_stages(const struct board *board, polypath_collective_t collective);
+
 /* Whether a call of this many bytes a block goes over the board; depends on agreed numbers only. */
 bool board_takes(const struct board *board, polypath_collective_t collective, size_t bytes);
 
@@ -49,6 +52,9 @@ void board_begin(struct board *board, const struct board_call *call);
  * mismatch between ranks is found here.
  */
 bool board_advance(struct board *board, polypath_result_t *result);
+
+/* Whether board_advance has got further since this was asked last. */
+bool board_moved(struct board *board);
 
 /* begin and advance, spinning up to `spins` polls; false if it has not ended by then (go on with board_advance). */
 bool board_try(struct board *board, const struct board_call *call, uint64_t spins, polypath_result_t *result);

@@ -100,8 +100,9 @@ bool host_interrupted(const struct host *host);
 /* Called before sleeping, to look for work that does not come over links: true if there is some. */
 void host_set_peek(struct host *host, bool (*peek)(void *context), void *context);
 
-/* For work outside of calls: starts a wait anew; whether the wait has come to sleeping. */
+/* For work outside of calls: starts a wait anew, after the polling; whether the wait has come to sleeping. */
 void host_rest(struct host *host);
+void host_stirred(struct host *host); /* something moved: waits from the beginning again, polling first */
 bool host_patient(const struct host *host);
 
 /* The first frame of `peer` that belongs to a call that has not begun here. */

@@ -258,6 +258,11 @@ void host_rest(struct host *h)
     h->idle = h->config.oversubscribed ? 0 : h->config.spin;
 }
 
+void host_stirred(struct host *h)
+{
+    h->idle = 0;
+}
+
 bool host_patient(const struct host *h)
 {
     return h->idle > (h->config.oversubscribed ? 0 : h->config.spin) + yields(h);

@@ -30,9 +30,15 @@ static size_t channel_stride(size_t slot_bytes)
     return round_up(sizeof(struct channel)) + SEGMENT_DEPTH * slot_bytes;
 }
 
-static size_t segment_size(int nchannels, size_t slot_bytes)
+static size_t stage_size(size_t stage_bytes)
 {
-    return PAGE + round_up(sizeof(struct board_memory)) + (size_t)nchannels * channel_stride(slot_bytes);
+    return stage_bytes ? round_up(sizeof(struct stage_memory) + (size_t)2 * STAGE_DEPTH * stage_bytes) : 0;
+}
+
+static size_t segment_size(int nchannels, size_t slot_bytes, size_t stage_bytes)
+{
+    return PAGE + round_up(sizeof(struct board_memory)) + (size_t)nchannels * channel_stride(slot_bytes) +
+           stage_size(stage_bytes);
 }
 
 static void initialise(struct segment *s)
@@ -47,19 +53,27 @@ static void initialise(struct segment *s)
     }
 }
 
-polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t cap, struct segment **segment)
+polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t stage_bytes, size_t cap,
+                                 struct segment **segment)
 {
-    while (slot_bytes > PAGE && segment_size(nchannels, slot_bytes) > cap)
+    while (stage_bytes && segment_size(nchannels, slot_bytes, stage_bytes) > cap)
+        stage_bytes = stage_bytes > PAGE ? stage_bytes / 2 : 0;
+    while (slot_bytes > PAGE && segment_size(nchannels, slot_bytes, 0) > cap)
         slot_bytes /= 2;
-    if (segment_size(nchannels, slot_bytes) > cap)
+    if (segment_size(nchannels, slot_bytes, 0) > cap)
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY,
                          "%d ranks on this host need %zu bytes of shared memory each, but shm_bytes allows %zu",
-                         nchannels + 1, segment_size(nchannels, slot_bytes), cap);
+                         nchannels + 1, segment_size(nchannels, slot_bytes, 0), cap);
     struct segment *s = calloc(1, sizeof *s);
     if (!s)
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
-    *s = (struct segment){.fd = -1, .event_fd = -1, .slot_bytes = slot_bytes, .nchannels = nchannels, .own = true};
-    s->bytes = segment_size(nchannels, slot_bytes);
+    *s = (struct segment){.fd = -1,
+                          .event_fd = -1,
+                          .slot_bytes = slot_bytes,
+                          .stage_bytes = stage_bytes,
+                          .nchannels = nchannels,
+                          .own = true};
+    s->bytes = segment_size(nchannels, slot_bytes, stage_bytes);
     polypath_result_t result = POLYPATH_ERROR_OUT_OF_MEMORY;
     s->fd = memfd_create("polypath", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -104,11 +118,13 @@ polypath_result_t segment_map(const struct segment_info *info, int fd, int event
                           .event_fd = event_fd,
                           .bytes = info->bytes,
                           .slot_bytes = info->slot_bytes,
+                          .stage_bytes = info->stage_bytes,
                           .nchannels = (int)info->nchannels};
     int seals = fcntl(fd, F_GET_SEALS);
-    if (info->nchannels > 65536 || info->slot_bytes < PAGE || info->slot_bytes > (64u << 20) || fstat(fd, &st) ||
+    if (info->nchannels > 65536 || info->slot_bytes < PAGE || info->slot_bytes > (64u << 20) ||
+        info->stage_bytes > (64u << 20) || info->stage_bytes % 64 || fstat(fd, &st) ||
         (uint64_t)st.st_size != info->bytes || seals < 0 || !(seals & F_SEAL_SHRINK) ||
-        info->bytes != segment_size((int)info->nchannels, info->slot_bytes)) {
+        info->bytes != segment_size((int)info->nchannels, info->slot_bytes, info->stage_bytes)) {
         segment_free(s);
         return error_set(POLYPATH_ERROR_SYSTEM, "a local rank sent shared memory that does not fit its description");
     }
@@ -127,7 +143,10 @@ polypath_result_t segment_map(const struct segment_info *info, int fd, int event
 
 void segment_info(const struct segment *s, struct segment_info *info)
 {
-    *info = (struct segment_info){.slot_bytes = s->slot_bytes, .bytes = s->bytes, .nchannels = (uint32_t)s->nchannels};
+    *info = (struct segment_info){.slot_bytes = s->slot_bytes,
+                                  .stage_bytes = s->stage_bytes,
+                                  .bytes = s->bytes,
+                                  .nchannels = (uint32_t)s->nchannels};
 }
 
 void segment_free(struct segment *s)
@@ -156,6 +175,11 @@ struct bell *segment_bell(struct segment *s)
 struct board_memory *segment_board(struct segment *s)
 {
     return (struct board_memory *)(void *)(s->base + PAGE);
+}
+
+struct stage_memory *segment_stage(struct segment *s)
+{
+    return s->stage_bytes ? (struct stage_memory *)(void *)segment_channel(s, s->nchannels) : NULL;
 }
 
 struct channel *segment_channel(struct segment *s, int index)

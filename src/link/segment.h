@@ -83,11 +83,26 @@ struct board_memory {
     struct board_slot slots[BOARD_DEPTH];
 };
 
+/* What middle-sized and large collectives of one host use (execute/stage.c); two rings of slots. */
+#define STAGE_DEPTH 4
+#define STAGE_BYTES (256u << 10) /* of a slot */
+
+struct stage_flag {
+    _Alignas(64) atomic_uint number;
+};
+
+struct stage_memory {
+    struct stage_flag full[2][STAGE_DEPTH]; /* position + 1 of what the slot holds; release */
+    struct stage_flag done[2];              /* the owner has finished with all positions before this; release */
+    /* slots follow, 2 * STAGE_DEPTH * stage_bytes */
+};
+
 struct segment {
     int fd;       /* memfd; -1 after mapping a peer's */
     int event_fd; /* the owner's doorbell */
     size_t bytes;
     size_t slot_bytes;
+    size_t stage_bytes; /* of a slot of the stage; 0: there is none */
     int nchannels;
     char *base;
     bool own;
@@ -96,13 +111,19 @@ struct segment {
 /* What is said about a segment when its descriptors are passed. */
 struct segment_info {
     uint64_t slot_bytes;
+    uint64_t stage_bytes;
     uint64_t bytes;
     uint32_t nchannels;
     uint32_t reserved;
 };
 
-/* Makes this rank's segment with room for `nchannels` peers, bounded by `cap` bytes. */
-polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t cap, struct segment **segment);
+/*
+ * Makes this rank's segment with room for `nchannels` peers and a stage with
+ * slots of `stage_bytes` (0: none), bounded by `cap` bytes: where they do not
+ * fit, first the stage and then the slots are made smaller.
+ */
+polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t stage_bytes, size_t cap,
+                                 struct segment **segment);
 
 /* Maps a peer's; takes over both descriptors, also on failure. The info is checked against the file's size. */
 polypath_result_t segment_map(const struct segment_info *info, int fd, int event_fd, struct segment **segment);
@@ -119,6 +140,7 @@ struct abort_note {
 };
 struct abort_note *segment_abort_note(struct segment *segment);
 struct board_memory *segment_board(struct segment *segment);
+struct stage_memory *segment_stage(struct segment *segment); /* NULL: it has none */
 struct channel *segment_channel(struct segment *segment, int index);
 char *segment_slot_data(struct segment *segment, int channel, int slot);
 

@@ -1,0 +1,451 @@
+/*
+ * Stages. See stage.h. Each rank has two rings: INPUT, of what it contributes,
+ * and RESULT, of what it has reduced. A position is the number of a slot since
+ * the communicator began; both rings of all ranks advance alike in every call.
+ *
+ * Slot p of a ring may be written when every rank has finished with position
+ * p - STAGE_DEPTH of that ring (`done`); it is full when its flag says p + 1.
+ */
+#include "execute/stage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PAST(a, b) ((int32_t)((a) - (b)) >= 0) /* numbers wrap around */
+#define LINE 64u
+
+/* Outputs from here on do not stay in the caches anyhow, and are written past them. */
+#define STREAM_BYTES (8u << 20)
+
+enum ring { INPUT, RESULT };
+
+struct stage {
+    int rank, size;
+    struct segment *const *segments;
+    struct stage_memory **memory; /* per rank */
+    const void **sources;
+    size_t slot_bytes;
+    uint32_t first[2];      /* position of the call's first slot in each ring */
+    uint32_t known_done[2]; /* every rank has finished with all positions before this */
+
+    struct board_call call;
+    bool contributes, takes, delivers, stream;
+    bool divided; /* each rank reduces a part of a chunk, and spreads it over the second ring */
+    uint32_t chunks, published, taken, delivered;
+    size_t unit; /* bytes of a block that a chunk covers */
+};
+
+struct stage *stage_create(int rank, int size, struct segment *const *segments)
+{
+    struct stage *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    *s = (struct stage){.rank = rank, .size = size, .segments = segments};
+    s->memory = calloc((size_t)size, sizeof(struct stage_memory *));
+    s->sources = calloc((size_t)size, sizeof *s->sources);
+    if (!s->memory || !s->sources) {
+        stage_free(s);
+        return NULL;
+    }
+    s->slot_bytes = SIZE_MAX;
+    for (int r = 0; r < size; r++) {
+        s->memory[r] = segment_stage(segments[r]);
+        if (segments[r]->stage_bytes < s->slot_bytes)
+            s->slot_bytes = segments[r]->stage_bytes;
+    }
+    return s;
+}
+
+void stage_free(struct stage *s)
+{
+    if (!s)
+        return;
+    free(s->memory);
+    free(s->sources);
+    free(s);
+}
+
+/* Whether a slot holds a block for every rank. */
+static bool block_per_rank(polypath_collective_t collective)
+{
+    return collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER || collective == POLYPATH_COLLECTIVE_ALL_TO_ALL ||
+           collective == POLYPATH_COLLECTIVE_SCATTER;
+}
+
+bool stage_takes(const struct stage *s, polypath_collective_t collective)
+{
+    return collective != POLYPATH_COLLECTIVE_SEND_RECV && collective != POLYPATH_COLLECTIVE_BARRIER &&
+           s->slot_bytes / (size_t)s->size >= LINE;
+}
+
+/* ---------------------------------------------------------------- geometry */
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* How many bytes of the message (of each block, where slots hold a block per rank) a chunk covers. */
+static size_t chunk_bytes(const struct stage *s)
+{
+    const size_t n = (size_t)s->size;
+    size_t most = s->slot_bytes;
+    if (block_per_rank(s->call.frame.collective) || s->divided)
+        most = most / n / LINE * LINE;
+    if (s->divided)
+        most *= n;
+    return least(most, lines(s->call.bytes));
+}
+
+/* The part of a block that a chunk covers. */
+struct part {
+    size_t offset, bytes;
+};
+
+static struct part part_of(const struct stage *s, uint32_t chunk)
+{
+    const size_t offset = chunk * s->unit;
+    return (struct part){offset, least(s->unit, s->call.bytes - offset)};
+}
+
+/* The part of rank r within a chunk that the ranks divide among them. */
+static struct part share_of(const struct stage *s, uint32_t chunk, int r)
+{
+    const struct part all = part_of(s, chunk);
+    const size_t each = lines((all.bytes + (size_t)s->size - 1) / (size_t)s->size);
+    const size_t begin = least((size_t)r * each, all.bytes), end = least(begin + each, all.bytes);
+    return (struct part){all.offset + begin, end - begin};
+}
+
+static char *slot(const struct stage *s, int r, enum ring ring, uint32_t position)
+{
+    return (char *)(s->memory[r] + 1) +
+           ((size_t)ring * STAGE_DEPTH + position % STAGE_DEPTH) * s->segments[r]->stage_bytes;
+}
+
+static char *own_slot(const struct stage *s, enum ring ring, uint32_t chunk)
+{
+    return slot(s, s->rank, ring, s->first[ring] + chunk);
+}
+
+/* ------------------------------------------------------------------- flags */
+
+static bool is_full(const struct stage *s, int r, enum ring ring, uint32_t chunk)
+{
+    const uint32_t position = s->first[ring] + chunk;
+    /* acquire: the flag before what it announces */
+    return atomic_load_explicit(&s->memory[r]->full[ring][position % STAGE_DEPTH].number, memory_order_acquire) ==
+           position + 1;
+}
+
+/* Whether the own slot of a chunk may be written. */
+static bool is_free(struct stage *s, enum ring ring, uint32_t chunk)
+{
+    const uint32_t needed = s->first[ring] + chunk + 1 - STAGE_DEPTH;
+    if (PAST(s->known_done[ring], needed))
+        return true;
+    uint32_t all = needed + 2 * STAGE_DEPTH;
+    for (int r = 0; r < s->size; r++) {
+        if (r == s->rank)
+            continue;
+        /* acquire: their reads of the slot before our writing it again */
+        const uint32_t done = atomic_load_explicit(&s->memory[r]->done[ring].number, memory_order_acquire);
+        if (!PAST(done, needed))
+            return false;
+        if (!PAST(done, all))
+            all = done;
+    }
+    s->known_done[ring] = all;
+    return true;
+}
+
+static void ring_sleepers(const struct stage *s)
+{
+    bool fenced = false;
+    for (int r = 0; r < s->size; r++) {
+        const struct bell *bell = segment_bell(s->segments[r]);
+        if (r == s->rank)
+            continue;
+        /* pairs with the fence of a sleeper (segment.h): our flag before this, or its flag after it, is seen */
+        if (!fenced)
+            fenced = bell_fence_ringer(bell);
+        if (!bell_awake(bell))
+            segment_ring(s->segments[r]);
+    }
+}
+
+static void fill(struct stage *s, enum ring ring, uint32_t chunk)
+{
+    const uint32_t position = s->first[ring] + chunk;
+    /* release: the contents before the flag */
+    atomic_store_explicit(&s->memory[s->rank]->full[ring][position % STAGE_DEPTH].number, position + 1,
+                          memory_order_release);
+}
+
+static void finish(struct stage *s, enum ring ring, uint32_t chunks)
+{
+    /* release: our reads before they may write the slots again */
+    atomic_store_explicit(&s->memory[s->rank]->done[ring].number, s->first[ring] + chunks, memory_order_release);
+}
+
+/* ----------------------------------------------------------------- who does what */
+
+/* Whether this rank reads what `r` contributes. */
+static bool reads_input(const struct stage *s, int r)
+{
+    if (r == s->rank)
+        return false;
+    switch (s->call.frame.collective) {
+    case POLYPATH_COLLECTIVE_BROADCAST:
+    case POLYPATH_COLLECTIVE_SCATTER: return r == s->call.frame.root;
+    case POLYPATH_COLLECTIVE_GATHER: return s->rank == s->call.frame.root;
+    default: return true;
+    }
+}
+
+void stage_begin(struct stage *s, const struct board_call *call)
+{
+    const polypath_collective_t collective = call->frame.collective;
+    const bool root = s->rank == call->frame.root;
+    s->call = *call;
+    s->divided = collective == POLYPATH_COLLECTIVE_REDUCE || collective == POLYPATH_COLLECTIVE_ALL_REDUCE;
+    switch (collective) {
+    case POLYPATH_COLLECTIVE_BROADCAST:
+    case POLYPATH_COLLECTIVE_SCATTER: s->contributes = root, s->takes = !root; break;
+    case POLYPATH_COLLECTIVE_GATHER: s->contributes = !root, s->takes = root; break;
+    default: s->contributes = s->takes = true;
+    }
+    s->delivers = s->divided && (root || collective != POLYPATH_COLLECTIVE_REDUCE);
+    s->stream =
+        call->bytes * (call->frame.collective == POLYPATH_COLLECTIVE_ALL_GATHER ? (size_t)s->size : 1) >= STREAM_BYTES;
+    s->unit = chunk_bytes(s);
+    s->chunks = (uint32_t)((call->bytes + s->unit - 1) / s->unit);
+    s->published = s->contributes ? 0 : s->chunks;
+    s->taken = s->takes ? 0 : s->chunks;
+    s->delivered = s->delivers ? 0 : s->chunks;
+    if (!s->takes)
+        finish(s, INPUT, s->chunks);
+    if (s->divided && !s->delivers)
+        finish(s, RESULT, s->chunks);
+}
+
+static void end(struct stage *s)
+{
+    s->first[INPUT] += s->chunks;
+    if (s->divided)
+        s->first[RESULT] += s->chunks;
+}
+
+/* ------------------------------------------------------------------ moving */
+
+static const char *at(const void *base, size_t offset)
+{
+    return (const char *)base + offset;
+}
+
+/* From the user's buffer, scaled if asked for. */
+static void contribute(const struct stage *s, char *to, const char *from, size_t bytes)
+{
+    if (s->call.scalar)
+        compute_scale(s->call.op.type, to, from, s->call.scalar, bytes / polypath_type_bytes(s->call.op.type));
+    else
+        compute_copy(to, from, bytes, false);
+}
+
+/* From the user's buffer into a slot and, where it is not there already, into the user's result: read once. */
+static void contribute_and_keep(const struct stage *s, char *to, const char *from, char *result, size_t bytes)
+{
+    static const struct compute_op copy = {.type = POLYPATH_UINT8, .op = POLYPATH_SUM};
+    const void *source = from;
+    if (result == from)
+        compute_copy(to, from, bytes, false);
+    else
+        compute_reduce(&copy, result, to, &source, 1, bytes, s->stream);
+}
+
+static void publish(struct stage *s, uint32_t chunk)
+{
+    const struct board_call *c = &s->call;
+    const struct part part = part_of(s, chunk);
+    char *to = own_slot(s, INPUT, chunk);
+    switch (c->frame.collective) {
+    case POLYPATH_COLLECTIVE_ALL_GATHER:
+        contribute_and_keep(s, to, at(c->send, part.offset), (char *)c->recv + (size_t)s->rank * c->bytes + part.offset,
+                            part.bytes);
+        return;
+    case POLYPATH_COLLECTIVE_BROADCAST:
+        contribute_and_keep(s, to, at(c->send, part.offset), (char *)c->recv + part.offset, part.bytes);
+        return;
+    case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
+    case POLYPATH_COLLECTIVE_ALL_TO_ALL:
+    case POLYPATH_COLLECTIVE_SCATTER:
+        for (int r = 0; r < s->size; r++) {
+            const char *from = at(c->send, (size_t)r * c->bytes + part.offset);
+            if (r != s->rank || c->scalar)
+                contribute(s, to + (size_t)r * s->unit, from, part.bytes);
+            else if (c->frame.collective != POLYPATH_COLLECTIVE_REDUCE_SCATTER) {
+                char *result = (char *)c->recv + part.offset;
+                if (c->frame.collective == POLYPATH_COLLECTIVE_ALL_TO_ALL)
+                    result += (size_t)r * c->bytes;
+                if (result != from)
+                    compute_copy(result, from, part.bytes, s->stream);
+            }
+        }
+        return;
+    case POLYPATH_COLLECTIVE_GATHER: contribute(s, to, at(c->send, part.offset), part.bytes); return;
+    default: /* AllReduce, Reduce */
+        for (int r = 0; r < s->size; r++) {
+            const struct part share = share_of(s, chunk, r);
+            if (r != s->rank || c->scalar)
+                contribute(s, to + (share.offset - part.offset), at(c->send, share.offset), share.bytes);
+        }
+    }
+}
+
+/*
+ * Reduces `bytes` at `offset` of every rank's slot into `result` and, if not
+ * NULL, `second`. The own contribution is taken from the user's buffer.
+ */
+static void reduce(struct stage *s, uint32_t chunk, size_t offset, const char *own, char *result, char *second,
+                   size_t bytes)
+{
+    if (!bytes)
+        return;
+    for (int r = 0; r < s->size; r++)
+        s->sources[r] = slot(s, r, INPUT, s->first[INPUT] + chunk) + offset;
+    if (!s->call.scalar)
+        s->sources[s->rank] = own;
+    if (!result) {
+        result = second;
+        second = NULL;
+    }
+    compute_reduce(&s->call.op, result, second, s->sources, s->size, bytes / polypath_type_bytes(s->call.op.type),
+                   s->stream && result != s->sources[s->rank]);
+}
+
+static void take_copies(struct stage *s, uint32_t chunk)
+{
+    const struct board_call *c = &s->call;
+    const struct part part = part_of(s, chunk);
+    const bool mine = block_per_rank(c->frame.collective);
+    const bool spread = c->frame.collective != POLYPATH_COLLECTIVE_BROADCAST &&
+                        c->frame.collective != POLYPATH_COLLECTIVE_SCATTER; /* a block from every rank */
+    for (int r = 0; r < s->size; r++) {
+        const char *from = slot(s, r, INPUT, s->first[INPUT] + chunk) + (mine ? (size_t)s->rank * s->unit : 0);
+        if (r == s->rank && c->frame.collective == POLYPATH_COLLECTIVE_GATHER)
+            from = at(c->send, part.offset); /* the root's own block never was in a slot */
+        else if (!reads_input(s, r))
+            continue;
+        char *to = (char *)c->recv + (spread ? (size_t)r * c->bytes : 0) + part.offset;
+        if (to != from)
+            compute_copy(to, from, part.bytes, s->stream);
+    }
+}
+
+static void take(struct stage *s, uint32_t chunk)
+{
+    const struct board_call *c = &s->call;
+    const struct part part = part_of(s, chunk);
+    switch (c->frame.collective) {
+    case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
+        reduce(s, chunk, (size_t)s->rank * s->unit, at(c->send, (size_t)s->rank * c->bytes + part.offset),
+               (char *)c->recv + part.offset, NULL, part.bytes);
+        return;
+    case POLYPATH_COLLECTIVE_ALL_REDUCE:
+    case POLYPATH_COLLECTIVE_REDUCE: {
+        const struct part share = share_of(s, chunk, s->rank);
+        reduce(s, chunk, share.offset - part.offset, at(c->send, share.offset),
+               s->delivers ? (char *)c->recv + share.offset : NULL,
+               c->frame.collective == POLYPATH_COLLECTIVE_REDUCE && s->delivers ? NULL : own_slot(s, RESULT, chunk),
+               share.bytes);
+        return;
+    }
+    default: take_copies(s, chunk);
+    }
+}
+
+static void deliver(struct stage *s, uint32_t chunk)
+{
+    for (int r = 0; r < s->size; r++) {
+        const struct part share = share_of(s, chunk, r);
+        if (r != s->rank && share.bytes)
+            compute_copy((char *)s->call.recv + share.offset, slot(s, r, RESULT, s->first[RESULT] + chunk), share.bytes,
+                         s->stream);
+    }
+}
+
+static bool all_full(const struct stage *s, enum ring ring, uint32_t chunk)
+{
+    for (int r = 0; r < s->size; r++)
+        if ((ring == INPUT ? reads_input(s, r) : r != s->rank) && !is_full(s, r, ring, chunk))
+            return false;
+    return true;
+}
+
+/* Results before inputs: they are in the caches, and others wait for the slots. */
+static bool can_deliver(const struct stage *s)
+{
+    return s->delivered < s->chunks && s->delivered < s->taken && all_full(s, RESULT, s->delivered);
+}
+
+static bool can_take(struct stage *s)
+{
+    return s->taken < s->chunks && s->taken < s->published && all_full(s, INPUT, s->taken) &&
+           (!s->divided || is_free(s, RESULT, s->taken));
+}
+
+static bool can_publish(struct stage *s)
+{
+    return s->published < s->chunks && is_free(s, INPUT, s->published);
+}
+
+bool stage_peek(struct stage *s, bool met)
+{
+    return can_publish(s) || (met && (can_take(s) || can_deliver(s)));
+}
+
+bool stage_advance(struct stage *s, bool met, bool *moved)
+{
+    for (;;) {
+        if (met && can_deliver(s)) {
+            deliver(s, s->delivered++);
+            finish(s, RESULT, s->delivered);
+        } else if (met && can_take(s)) {
+            take(s, s->taken);
+            if (s->divided)
+                fill(s, RESULT, s->taken);
+            finish(s, INPUT, ++s->taken);
+        } else if (can_publish(s)) {
+            publish(s, s->published);
+            fill(s, INPUT, s->published++);
+        } else {
+            break;
+        }
+        ring_sleepers(s);
+        *moved = true;
+    }
+    if (s->published < s->chunks || s->taken < s->chunks || s->delivered < s->chunks)
+        return false;
+    end(s);
+    return true;
+}
+
+int stage_waits_for(const struct stage *s)
+{
+    for (int r = 0; r < s->size; r++) {
+        if (r == s->rank)
+            continue;
+        const uint32_t needed = s->first[INPUT] + s->published + 1 - STAGE_DEPTH;
+        if ((s->taken < s->chunks && reads_input(s, r) && !is_full(s, r, INPUT, s->taken)) ||
+            (s->delivered < s->taken && !is_full(s, r, RESULT, s->delivered)) ||
+            (s->published < s->chunks &&
+             !PAST(atomic_load_explicit(&s->memory[r]->done[INPUT].number, memory_order_relaxed), needed)))
+            return r;
+    }
+    return -1;
+}

@@ -41,6 +41,7 @@ static const char *const quick_cma[] = {COMMON, "POLYPATH_PATHS=cma", "POLYPATH_
 static const char *const quick_lo[] = {COMMON, "POLYPATH_PATHS=lo", "POLYPATH_TIMEOUT_MS=1500", NULL};
 static const char *const quick_all[] = {COMMON, "POLYPATH_PATHS=shm,cma,lo", "POLYPATH_TIMEOUT_MS=1500", NULL};
 static const char *const patient_shm[] = {COMMON, "POLYPATH_PATHS=shm", NULL};
+static const char *const patient_rows[] = {COMMON, "POLYPATH_PATHS=shm", "POLYPATH_STAGE_BYTES=0", NULL};
 static const char *const patient_cma[] = {COMMON, "POLYPATH_PATHS=cma", NULL};
 static const char *const patient_lo[] = {COMMON, "POLYPATH_PATHS=lo", NULL};
 static const char *const patient_all[] = {COMMON, "POLYPATH_PATHS=shm,cma,lo", NULL};
@@ -292,6 +293,7 @@ static void test_a_rank_dies_over_shm(void **state)
 {
     (void)state;
     run_death(patient_shm, NULL);
+    run_death(patient_rows, NULL);
 }
 
 static void test_a_rank_dies_over_cma(void **state)

@@ -496,8 +496,9 @@ polypath_result_t connect_all(struct polypath_comm *c, const struct path_choice 
         result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
     if (!result && locals > 1 && (c->settings.shm || c->settings.cma))
         /* a slot holds a whole row, so that reductions can read it in place */
-        result = segment_create(locals - 1, c->one_host ? 32768 : 131072, c->one_host ? STAGE_BYTES : 0,
-                                c->settings.shm_bytes, &c->segment);
+        result = segment_create(locals - 1, c->one_host ? 32768 : 131072,
+                                c->one_host ? c->settings.stage_bytes & ~(size_t)4095 : 0, c->settings.shm_bytes,
+                                &c->segment);
     if (!result) {
         struct host_config config = {.rank = c->rank,
                                      .size = c->size,

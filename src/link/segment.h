@@ -85,7 +85,6 @@ struct board_memory {
 
 /* What middle-sized and large collectives of one host use (execute/stage.c); two rings of slots. */
 #define STAGE_DEPTH 4
-#define STAGE_BYTES (256u << 10) /* of a slot */
 
 struct stage_flag {
     _Alignas(64) atomic_uint number;

@@ -59,6 +59,10 @@ static const struct setting table[] = {
      "cap on the memory for data that waits to be reduced, per communicator and rank", true},
     {"shm_bytes", SETTING_BYTES, AT(shm_bytes), 64 * KIB, 64 * GIB, "64M", NULL,
      "cap on the shared memory of a communicator, per rank", true},
+    {"stage_bytes", SETTING_BYTES, AT(stage_bytes), 0, 64 * MIB, "256K", NULL,
+     "size of a chunk of the larger collectives of one host (8 of them per rank in shared memory); 0: they go as "
+     "between hosts",
+     true},
     {"reproducible", SETTING_BOOL, AT(reproducible), 0, 1, "0", NULL,
      "reduce every element in rank order whatever the sizes, even where another order is faster", true},
     {"hand_over", SETTING_BOOL, AT(hand_over), 0, 1, "1", NULL,

@@ -7,6 +7,8 @@
  * p - STAGE_DEPTH of that ring (`done`); it is full when its flag says p + 1.
  */
 #include "execute/stage.h"
+#include "link/stores.h"
+#include "system/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,8 @@ struct stage {
     size_t slot_bytes;
     uint32_t first[2];      /* position of the call's first slot in each ring */
     uint32_t known_done[2]; /* every rank has finished with all positions before this */
+    struct stores_cost reads[STAGE_KINDS];
+    struct stores_writer writes[STAGE_KINDS];
 
     struct board_call call;
     bool contributes, takes, delivers, stream;
@@ -179,12 +183,14 @@ static void ring_sleepers(const struct stage *s)
     }
 }
 
-static void fill(struct stage *s, enum ring ring, uint32_t chunk)
+/* `past`: the slot was written past the caches. */
+static void fill(struct stage *s, enum ring ring, uint32_t chunk, bool past)
 {
     const uint32_t position = s->first[ring] + chunk;
+    struct stage_flag *flag = &s->memory[s->rank]->full[ring][position % STAGE_DEPTH];
+    flag->past = past;
     /* release: the contents before the flag */
-    atomic_store_explicit(&s->memory[s->rank]->full[ring][position % STAGE_DEPTH].number, position + 1,
-                          memory_order_release);
+    atomic_store_explicit(&flag->number, position + 1, memory_order_release);
 }
 
 static void finish(struct stage *s, enum ring ring, uint32_t chunks)
@@ -193,7 +199,58 @@ static void finish(struct stage *s, enum ring ring, uint32_t chunks)
     atomic_store_explicit(&s->memory[s->rank]->done[ring].number, s->first[ring] + chunks, memory_order_release);
 }
 
-/* ----------------------------------------------------------------- who does what */
+/* ------------------------------------------------------------------ stores */
+
+static bool reduces(const struct stage *s)
+{
+    return s->divided || s->call.frame.collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* Slots of a kind cost alike: which ring, whether they are reduced or copied, from memory or from caches. */
+static unsigned kind_of(const struct stage *s, enum ring ring)
+{
+    return 4u * s->stream + 2u * reduces(s) + ring;
+}
+
+/* Whether the next slot is to be written past the caches. */
+static bool choose_stores(struct stage *s, enum ring ring)
+{
+    const unsigned kind = kind_of(s, ring);
+    uint64_t readers[2] = {0, 0};
+    for (int r = 0; r < s->size; r++)
+        for (int past = 0; past < 2 && r != s->rank; past++)
+            readers[past] += atomic_load_explicit(&s->memory[r]->costs[kind][past], memory_order_relaxed);
+    return stores_choose(&s->writes[kind], readers);
+}
+
+/* When an operation on slots begins: the time, or 0 if this one is not timed. */
+static uint64_t watch(struct stores_cost *cost, bool past, size_t bytes)
+{
+    return stores_curious(cost, past, bytes) ? clock_now_ns() : 0;
+}
+
+static void learn_write(struct stage *s, enum ring ring, bool past, size_t bytes, uint64_t begin_ns)
+{
+    if (begin_ns)
+        stores_note(&s->writes[kind_of(s, ring)].cost, past, bytes, clock_now_ns() - begin_ns);
+}
+
+static void learn_read(struct stage *s, enum ring ring, bool past, size_t bytes, uint64_t begin_ns)
+{
+    const unsigned kind = kind_of(s, ring);
+    struct stores_cost *cost = &s->reads[kind];
+    if (!begin_ns)
+        return;
+    stores_note(cost, past, bytes, clock_now_ns() - begin_ns);
+    atomic_store_explicit(&s->memory[s->rank]->costs[kind][past], cost->ns[past], memory_order_relaxed);
+}
+
+static bool written_past(const struct stage *s, int r, enum ring ring, uint32_t chunk)
+{
+    return s->memory[r]->full[ring][(s->first[ring] + chunk) % STAGE_DEPTH].past;
+}
+
+/* ----------------------------------------------------------- who does what */
 
 /* Whether this rank reads what `r` contributes. */
 static bool reads_input(const struct stage *s, int r)
@@ -249,26 +306,29 @@ static const char *at(const void *base, size_t offset)
 }
 
 /* From the user's buffer, scaled if asked for. */
-static void contribute(const struct stage *s, char *to, const char *from, size_t bytes)
+static void contribute(const struct stage *s, char *to, const char *from, size_t bytes, bool past)
 {
     if (s->call.scalar)
         compute_scale(s->call.op.type, to, from, s->call.scalar, bytes / polypath_type_bytes(s->call.op.type));
     else
-        compute_copy(to, from, bytes, false);
+        compute_copy(to, from, bytes, past);
 }
 
 /* From the user's buffer into a slot and, where it is not there already, into the user's result: read once. */
-static void contribute_and_keep(const struct stage *s, char *to, const char *from, char *result, size_t bytes)
+static void contribute_and_keep(const struct stage *s, char *to, const char *from, char *result, size_t bytes,
+                                bool past)
 {
     static const struct compute_op copy = {.type = POLYPATH_UINT8, .op = POLYPATH_SUM};
     const void *source = from;
-    if (result == from)
-        compute_copy(to, from, bytes, false);
-    else
+    if (past || result == from)
+        compute_copy(to, from, bytes, past);
+    if (past && result != from)
+        compute_copy(result, from, bytes, s->stream);
+    else if (result != from)
         compute_reduce(&copy, result, to, &source, 1, bytes, s->stream);
 }
 
-static void publish(struct stage *s, uint32_t chunk)
+static void publish(struct stage *s, uint32_t chunk, bool past)
 {
     const struct board_call *c = &s->call;
     const struct part part = part_of(s, chunk);
@@ -276,10 +336,10 @@ static void publish(struct stage *s, uint32_t chunk)
     switch (c->frame.collective) {
     case POLYPATH_COLLECTIVE_ALL_GATHER:
         contribute_and_keep(s, to, at(c->send, part.offset), (char *)c->recv + (size_t)s->rank * c->bytes + part.offset,
-                            part.bytes);
+                            part.bytes, past);
         return;
     case POLYPATH_COLLECTIVE_BROADCAST:
-        contribute_and_keep(s, to, at(c->send, part.offset), (char *)c->recv + part.offset, part.bytes);
+        contribute_and_keep(s, to, at(c->send, part.offset), (char *)c->recv + part.offset, part.bytes, past);
         return;
     case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
     case POLYPATH_COLLECTIVE_ALL_TO_ALL:
@@ -287,7 +347,7 @@ static void publish(struct stage *s, uint32_t chunk)
         for (int r = 0; r < s->size; r++) {
             const char *from = at(c->send, (size_t)r * c->bytes + part.offset);
             if (r != s->rank || c->scalar)
-                contribute(s, to + (size_t)r * s->unit, from, part.bytes);
+                contribute(s, to + (size_t)r * s->unit, from, part.bytes, past);
             else if (c->frame.collective != POLYPATH_COLLECTIVE_REDUCE_SCATTER) {
                 char *result = (char *)c->recv + part.offset;
                 if (c->frame.collective == POLYPATH_COLLECTIVE_ALL_TO_ALL)
@@ -297,12 +357,12 @@ static void publish(struct stage *s, uint32_t chunk)
             }
         }
         return;
-    case POLYPATH_COLLECTIVE_GATHER: contribute(s, to, at(c->send, part.offset), part.bytes); return;
+    case POLYPATH_COLLECTIVE_GATHER: contribute(s, to, at(c->send, part.offset), part.bytes, past); return;
     default: /* AllReduce, Reduce */
         for (int r = 0; r < s->size; r++) {
             const struct part share = share_of(s, chunk, r);
             if (r != s->rank || c->scalar)
-                contribute(s, to + (share.offset - part.offset), at(c->send, share.offset), share.bytes);
+                contribute(s, to + (share.offset - part.offset), at(c->send, share.offset), share.bytes, past);
         }
     }
 }
@@ -312,61 +372,84 @@ static void publish(struct stage *s, uint32_t chunk)
  * NULL, `second`. The own contribution is taken from the user's buffer.
  */
 static void reduce(struct stage *s, uint32_t chunk, size_t offset, const char *own, char *result, char *second,
-                   size_t bytes)
+                   size_t bytes, bool stream)
 {
     if (!bytes)
         return;
-    for (int r = 0; r < s->size; r++)
+    int past = 0;
+    for (int r = 0; r < s->size; r++) {
         s->sources[r] = slot(s, r, INPUT, s->first[INPUT] + chunk) + offset;
+        past += r != s->rank && written_past(s, r, INPUT, chunk);
+    }
     if (!s->call.scalar)
         s->sources[s->rank] = own;
-    if (!result) {
-        result = second;
-        second = NULL;
-    }
+    const size_t read = bytes * (size_t)(s->size - 1);
+    const bool alike = past == 0 || past == s->size - 1; /* all were written in the same way */
+    const uint64_t begin_ns = alike ? watch(&s->reads[kind_of(s, INPUT)], past, read) : 0;
     compute_reduce(&s->call.op, result, second, s->sources, s->size, bytes / polypath_type_bytes(s->call.op.type),
-                   s->stream && result != s->sources[s->rank]);
+                   stream && result != s->sources[s->rank]);
+    learn_read(s, INPUT, past, read, begin_ns);
+}
+
+/* The part of a chunk that this rank reduces: into its own result, and where others can copy it from. */
+static bool reduce_share(struct stage *s, uint32_t chunk)
+{
+    const struct board_call *c = &s->call;
+    const struct part part = part_of(s, chunk), share = share_of(s, chunk, s->rank);
+    const size_t offset = share.offset - part.offset;
+    const char *own = at(c->send, share.offset);
+    char *const spread = own_slot(s, RESULT, chunk);
+    const bool past = choose_stores(s, RESULT);
+    const uint64_t begin_ns = watch(&s->writes[kind_of(s, RESULT)].cost, past, share.bytes);
+    char *const result = s->delivers ? (char *)c->recv + share.offset : spread;
+    const bool everybody = c->frame.collective == POLYPATH_COLLECTIVE_ALL_REDUCE;
+    reduce(s, chunk, offset, own, result, everybody && !past ? spread : NULL, share.bytes,
+           s->delivers ? s->stream && !past : past);
+    if (everybody && past) /* from the cache */
+        compute_copy(spread, result, share.bytes, true);
+    learn_write(s, RESULT, past, share.bytes, begin_ns);
+    return past;
+}
+
+/* A copy from another rank's slot. */
+static void copy_slot(struct stage *s, int r, enum ring ring, uint32_t chunk, size_t offset, char *to, size_t bytes)
+{
+    const bool past = written_past(s, r, ring, chunk);
+    const uint64_t begin_ns = watch(&s->reads[kind_of(s, ring)], past, bytes);
+    compute_copy(to, slot(s, r, ring, s->first[ring] + chunk) + offset, bytes, s->stream);
+    learn_read(s, ring, past, bytes, begin_ns);
 }
 
 static void take_copies(struct stage *s, uint32_t chunk)
 {
     const struct board_call *c = &s->call;
     const struct part part = part_of(s, chunk);
-    const bool mine = block_per_rank(c->frame.collective);
-    const bool spread = c->frame.collective != POLYPATH_COLLECTIVE_BROADCAST &&
-                        c->frame.collective != POLYPATH_COLLECTIVE_SCATTER; /* a block from every rank */
+    const size_t mine = block_per_rank(c->frame.collective) ? (size_t)s->rank * s->unit : 0;
+    const bool from_all =
+        c->frame.collective != POLYPATH_COLLECTIVE_BROADCAST && c->frame.collective != POLYPATH_COLLECTIVE_SCATTER;
     for (int r = 0; r < s->size; r++) {
-        const char *from = slot(s, r, INPUT, s->first[INPUT] + chunk) + (mine ? (size_t)s->rank * s->unit : 0);
-        if (r == s->rank && c->frame.collective == POLYPATH_COLLECTIVE_GATHER)
-            from = at(c->send, part.offset); /* the root's own block never was in a slot */
-        else if (!reads_input(s, r))
-            continue;
-        char *to = (char *)c->recv + (spread ? (size_t)r * c->bytes : 0) + part.offset;
-        if (to != from)
-            compute_copy(to, from, part.bytes, s->stream);
+        char *to = (char *)c->recv + (from_all ? (size_t)r * c->bytes : 0) + part.offset;
+        const char *own = at(c->send, part.offset);
+        if (reads_input(s, r))
+            copy_slot(s, r, INPUT, chunk, mine, to, part.bytes);
+        else if (r == s->rank && c->frame.collective == POLYPATH_COLLECTIVE_GATHER && to != own)
+            compute_copy(to, own, part.bytes, s->stream); /* the root's own block never was in a slot */
     }
 }
 
-static void take(struct stage *s, uint32_t chunk)
+/* Returns whether the slot of the second ring was written past the caches. */
+static bool take(struct stage *s, uint32_t chunk)
 {
     const struct board_call *c = &s->call;
     const struct part part = part_of(s, chunk);
-    switch (c->frame.collective) {
-    case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
+    if (s->divided)
+        return reduce_share(s, chunk);
+    if (c->frame.collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER)
         reduce(s, chunk, (size_t)s->rank * s->unit, at(c->send, (size_t)s->rank * c->bytes + part.offset),
-               (char *)c->recv + part.offset, NULL, part.bytes);
-        return;
-    case POLYPATH_COLLECTIVE_ALL_REDUCE:
-    case POLYPATH_COLLECTIVE_REDUCE: {
-        const struct part share = share_of(s, chunk, s->rank);
-        reduce(s, chunk, share.offset - part.offset, at(c->send, share.offset),
-               s->delivers ? (char *)c->recv + share.offset : NULL,
-               c->frame.collective == POLYPATH_COLLECTIVE_REDUCE && s->delivers ? NULL : own_slot(s, RESULT, chunk),
-               share.bytes);
-        return;
-    }
-    default: take_copies(s, chunk);
-    }
+               (char *)c->recv + part.offset, NULL, part.bytes, s->stream);
+    else
+        take_copies(s, chunk);
+    return false;
 }
 
 static void deliver(struct stage *s, uint32_t chunk)
@@ -374,8 +457,7 @@ static void deliver(struct stage *s, uint32_t chunk)
     for (int r = 0; r < s->size; r++) {
         const struct part share = share_of(s, chunk, r);
         if (r != s->rank && share.bytes)
-            compute_copy((char *)s->call.recv + share.offset, slot(s, r, RESULT, s->first[RESULT] + chunk), share.bytes,
-                         s->stream);
+            copy_slot(s, r, RESULT, chunk, 0, (char *)s->call.recv + share.offset, share.bytes);
     }
 }
 
@@ -416,13 +498,17 @@ bool stage_advance(struct stage *s, bool met, bool *moved)
             deliver(s, s->delivered++);
             finish(s, RESULT, s->delivered);
         } else if (met && can_take(s)) {
-            take(s, s->taken);
+            const bool past = take(s, s->taken);
             if (s->divided)
-                fill(s, RESULT, s->taken);
+                fill(s, RESULT, s->taken, past);
             finish(s, INPUT, ++s->taken);
         } else if (can_publish(s)) {
-            publish(s, s->published);
-            fill(s, INPUT, s->published++);
+            const bool past = !s->call.scalar && choose_stores(s, INPUT);
+            const size_t bytes = part_of(s, s->published).bytes;
+            const uint64_t begin_ns = watch(&s->writes[kind_of(s, INPUT)].cost, past, bytes);
+            publish(s, s->published, past);
+            learn_write(s, INPUT, past, bytes, begin_ns);
+            fill(s, INPUT, s->published++, past);
         } else {
             break;
         }

@@ -85,14 +85,18 @@ struct board_memory {
 
 /* What middle-sized and large collectives of one host use (execute/stage.c); two rings of slots. */
 #define STAGE_DEPTH 4
+#define STAGE_KINDS 8 /* of slots, for finding out how they are best written */
 
 struct stage_flag {
     _Alignas(64) atomic_uint number;
+    uint32_t past; /* full: the slot was written past the caches (stores.h) */
 };
 
 struct stage_memory {
     struct stage_flag full[2][STAGE_DEPTH]; /* position + 1 of what the slot holds; release */
     struct stage_flag done[2];              /* the owner has finished with all positions before this; release */
+    /* what reading costs the owner, by kind of slot and way of writing (stores.h) */
+    _Alignas(64) atomic_uint costs[STAGE_KINDS][2];
     /* slots follow, 2 * STAGE_DEPTH * stage_bytes */
 };
 

@@ -44,6 +44,7 @@ struct shm_slot {
     _Alignas(64) atomic_uint turn;
     uint32_t offset;   /* of this fragment in the frame's payload */
     uint32_t fragment; /* bytes in this slot */
+    uint32_t past;     /* it was written past the caches (stores.h) */
     struct frame frame;
 };
 _Static_assert(sizeof(struct shm_slot) == 64, "flag and frame share one cache line");
@@ -57,6 +58,7 @@ struct cma_slot {
 struct channel {
     /* the reader counts descriptors it has copied; release, so that the sender may reuse its buffer */
     _Alignas(64) atomic_uint cma_done;
+    _Alignas(64) atomic_uint costs[2]; /* what reading slots costs the reader (stores.h) */
     struct cma_slot cma[SEGMENT_CMA_DEPTH];
     struct shm_slot slots[SEGMENT_DEPTH];
     /* slot payloads follow, SEGMENT_DEPTH * slot_bytes */

@@ -9,6 +9,8 @@
 
 #include "compute/compute.h"
 #include "link/segment.h"
+#include "link/stores.h"
+#include "system/clock.h"
 #include "system/error.h"
 
 struct shm_link {
@@ -22,16 +24,47 @@ struct shm_link {
     const char *payload;
     uint64_t cookie;
     uint32_t done; /* bytes of the frame already in slots */
+    struct stores_writer writes;
     /* receiving */
     uint32_t take;     /* position of the next slot to read */
     char *destination; /* of the fragmented frame being received */
     bool receiving;
     unsigned lent; /* slots the sink holds */
+    struct stores_cost reads;
 };
 
 static bool shm_ready(struct link *link)
 {
     return !((struct shm_link *)link)->sending;
+}
+
+/* Fills a slot, in the way that is better for both. Returns whether past the caches. */
+static bool fill(struct shm_link *l, struct channel *channel, const char *from, uint32_t bytes)
+{
+    char *to = segment_slot_data(l->theirs, l->channel_out, (int)(l->put % SEGMENT_DEPTH));
+    if (bytes < STORES_LEAST_BYTES) {
+        compute_copy(to, from, bytes, false);
+        return false;
+    }
+    const uint64_t readers[2] = {atomic_load_explicit(&channel->costs[0], memory_order_relaxed),
+                                 atomic_load_explicit(&channel->costs[1], memory_order_relaxed)};
+    const bool past = stores_choose(&l->writes, readers);
+    const uint64_t begin_ns = stores_curious(&l->writes.cost, past, bytes) ? clock_now_ns() : 0;
+    compute_copy(to, from, bytes, past);
+    if (begin_ns)
+        stores_note(&l->writes.cost, past, bytes, clock_now_ns() - begin_ns);
+    return past;
+}
+
+/* Copies a fragment out of a slot. */
+static void drain(struct shm_link *l, struct channel *channel, char *to, const char *from, uint32_t bytes, bool past)
+{
+    const uint64_t begin_ns = stores_curious(&l->reads, past, bytes) ? clock_now_ns() : 0;
+    compute_copy(to, from, bytes, false);
+    if (!begin_ns)
+        return;
+    stores_note(&l->reads, past, bytes, clock_now_ns() - begin_ns);
+    atomic_store_explicit(&channel->costs[past], l->reads.ns[past], memory_order_relaxed);
 }
 
 /* Puts fragments of the current frame into free slots. */
@@ -46,9 +79,7 @@ static void push(struct shm_link *l, struct link_sink *sink, uint64_t *moved)
             break;
         uint32_t left = l->frame.bytes - l->done;
         uint32_t n = left < l->theirs->slot_bytes ? left : (uint32_t)l->theirs->slot_bytes;
-        if (n)
-            compute_copy(segment_slot_data(l->theirs, l->channel_out, (int)(l->put % SEGMENT_DEPTH)),
-                         l->payload + l->done, n, false);
+        slot->past = n && fill(l, channel, l->payload + l->done, n);
         slot->frame = l->frame;
         slot->offset = l->done;
         slot->fragment = n;
@@ -131,7 +162,7 @@ static bool take_one(struct shm_link *l, struct link_sink *sink, uint64_t *moved
         return true;
     }
     if (n)
-        compute_copy(l->destination + offset, data, n, false);
+        drain(l, channel, l->destination + offset, data, n, slot->past);
     free_slot(l, position);
     if (offset + n == frame.bytes) {
         l->receiving = false;

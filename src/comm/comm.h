@@ -308,6 +308,12 @@ struct schedule *call_schedule(struct polypath_comm *comm, polypath_collective_t
                                enum schedule_algorithm algorithm, int root, bool scaled);
 
 /* point.c */
+#define POINTS_AT_ONCE 8
+/*
+ * Does at once what can be done so of a few small messages on one host; what is
+ * left is moved to the front. Returns how many are left.
+ */
+int point_at_once(struct polypath_comm *comm, struct point *points, int npoints);
 struct schedule *point_schedule(struct polypath_comm *comm, const struct point *points, int npoints, bool *owned);
 polypath_result_t point_match_self(const struct point *points, int npoints, int rank);
 

@@ -8,6 +8,17 @@
 
 #include "comm/comm.h"
 
+#define POINT_AT_ONCE_BYTES 16384
+
+static const char direct_name[] = "direct";
+
+static void remember(struct polypath_comm *comm)
+{
+    comm->last_algorithm[POLYPATH_COLLECTIVE_SEND_RECV] = direct_name;
+    memset(comm->last_shares[POLYPATH_COLLECTIVE_SEND_RECV], 0, sizeof comm->last_shares[0]);
+    comm->last_shares[POLYPATH_COLLECTIVE_SEND_RECV][comm->shm_path] = 1;
+}
+
 /* The receive that a send to oneself goes to: the k-th of each are a pair. -1 if there is none. */
 static int self_partner(const struct point *points, int npoints, int rank, int index)
 {
@@ -87,4 +98,39 @@ struct schedule *point_schedule(struct polypath_comm *comm, const struct point *
     free(e->shape);
     *e = (struct point_entry){npoints, shape, s};
     return s;
+}
+
+int point_at_once(struct polypath_comm *comm, struct point *points, int npoints)
+{
+    struct host_point now[POINTS_AT_ONCE];
+    if (npoints > POINTS_AT_ONCE || comm->shm_path < 0 || !(comm->allowed >> comm->shm_path & 1) ||
+        atomic_load_explicit(&comm->failure, memory_order_relaxed))
+        return npoints;
+    for (int i = 0; i < npoints; i++) {
+        const struct point *p = &points[i];
+        if (p->peer == comm->rank || !p->bytes || p->bytes > POINT_AT_ONCE_BYTES)
+            return npoints;
+        now[i] =
+            (struct host_point){p->send, (uint8_t)p->type, p->peer, p->send_buffer, p->recv_buffer, p->bytes, false};
+    }
+    if (!drive_try(comm))
+        return npoints;
+    int left = npoints;
+    if (!comm->head && !comm->helper_running && !host_interrupted(comm->host))
+        left = host_points_now(comm->host, now, npoints, comm->oversubscribed ? 0 : comm->settings.spin);
+    if (host_interrupted(comm->host))
+        drive_let_go(comm);
+    else /* release; as in small_call */
+        atomic_store_explicit(&comm->driven, false, memory_order_release);
+    if (left == npoints)
+        return left;
+    for (int i = 0, kept = 0; i < npoints; i++)
+        if (!now[i].done)
+            points[kept++] = points[i];
+    if (!left) {
+        comm->statistics.calls++;
+        if (comm->last_algorithm[POLYPATH_COLLECTIVE_SEND_RECV] != direct_name)
+            remember(comm);
+    }
+    return left;
 }

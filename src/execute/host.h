@@ -81,6 +81,24 @@ void host_map_paths(struct host *host, int peer, const int *queue_of_path);
 /* Begins a call; the previous one must have ended. Allocates only if the call is larger than any before. */
 polypath_result_t host_begin(struct host *host, const struct host_call *call);
 
+/* A message to or from a peer. */
+struct host_point {
+    bool send;
+    uint8_t type;
+    int peer; /* not this rank */
+    const void *from;
+    void *to;
+    size_t bytes;
+    bool done;
+};
+
+/*
+ * Between calls: does what can be done at once of these messages, polling up to
+ * `spins` times. Sets `done` of those that are; returns how many are left, to
+ * be done by a call.
+ */
+int host_points_now(struct host *host, struct host_point *points, int npoints, uint64_t spins);
+
 /* Moves what can be moved; *done when the call is complete. Does not block. Errors end the call. */
 polypath_result_t host_advance(struct host *host, bool *done, bool *moved);
 

@@ -651,7 +651,7 @@ static polypath_result_t checked_point(bool send, const void *send_buffer, void 
         result = BAD("%s: %sbuf is NULL", name, name);
     if (result)
         return result;
-    const struct point p = {send, peer, send_buffer, recv_buffer, bytes, type};
+    struct point p = {send, peer, send_buffer, recv_buffer, bytes, type};
     if (group_active()) {
         if (!request)
             return group_add_point(comm, &p);
@@ -659,6 +659,8 @@ static polypath_result_t checked_point(bool send, const void *send_buffer, void 
     }
     if (peer == comm->rank)
         return error_set(POLYPATH_ERROR_USAGE, "%s: to itself only inside a group that holds both sides", name);
+    if (!wants_request && !point_at_once(comm, &p, 1))
+        return POLYPATH_SUCCESS;
     struct polypath_request *call = call_new(comm, 1);
     if (!call)
         return POLYPATH_ERROR_OUT_OF_MEMORY;

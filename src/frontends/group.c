@@ -128,6 +128,23 @@ static polypath_result_t gather_points(struct polypath_comm *comm)
     return group_add(call);
 }
 
+/* A group of nothing but a few small messages of one communicator; what cannot be done at once stays noted. */
+static void points_at_once(void)
+{
+    struct point points[POINTS_AT_ONCE];
+    if (!group.npoints || group.npoints > POINTS_AT_ONCE || group.ncalls)
+        return;
+    struct polypath_comm *comm = group.points[0].comm;
+    for (int i = 0; i < group.npoints; i++) {
+        if (group.points[i].comm != comm)
+            return;
+        points[i] = group.points[i].point;
+    }
+    group.npoints = point_at_once(comm, points, group.npoints);
+    for (int i = 0; i < group.npoints; i++)
+        group.points[i].point = points[i];
+}
+
 static void drop_calls(void)
 {
     for (int i = 0; i < group.ncalls; i++)
@@ -145,6 +162,8 @@ polypath_result_t polypath_group_end(void)
     group.failed = POLYPATH_SUCCESS;
     if (result)
         error_set(result, "nothing of the group was run: %s", group.failed_text);
+    if (!result)
+        points_at_once();
     for (int i = 0; i < group.npoints && !result; i++) {
         bool first = true;
         for (int j = 0; j < i; j++)

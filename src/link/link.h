@@ -74,6 +74,8 @@ struct link_class {
     bool borrows; /* can lend a payload in place */
     /* Room for another frame right now? Cheap; may change from false to true only after progress. */
     bool (*ready)(struct link *link);
+    /* Whether a frame with so much payload could be sent and done with at once; NULL if that is never certain. */
+    bool (*room)(struct link *link, size_t bytes);
     /*
      * Takes one frame; only when ready. The payload must stay until `sent` is
      * called for the cookie, which may be during this call.

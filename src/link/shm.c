@@ -38,6 +38,15 @@ static bool shm_ready(struct link *link)
     return !((struct shm_link *)link)->sending;
 }
 
+static bool shm_room(struct link *link, size_t bytes)
+{
+    struct shm_link *l = (struct shm_link *)link;
+    const struct shm_slot *slot = &segment_channel(l->theirs, l->channel_out)->slots[l->put % SEGMENT_DEPTH];
+    /* acquire: as in push */
+    return !l->sending && bytes <= l->theirs->slot_bytes &&
+           atomic_load_explicit(&slot->turn, memory_order_acquire) == l->put;
+}
+
 /* Fills a slot, in the way that is better for both. Returns whether past the caches. */
 static bool fill(struct shm_link *l, struct channel *channel, const char *from, uint32_t bytes)
 {
@@ -196,6 +205,7 @@ static const struct link_class shm_class = {
     .name = "shm",
     .borrows = true,
     .ready = shm_ready,
+    .room = shm_room,
     .send = shm_send,
     .progress = shm_progress,
     .release = shm_release,

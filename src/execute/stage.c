@@ -302,7 +302,12 @@ static void end(struct stage *s)
 
 static const char *at(const void *base, size_t offset)
 {
-    return (const char *)base + offset;
+    return base ? (const char *)base + offset : NULL; /* a rank need not have a buffer that it does not use */
+}
+
+static char *into(void *base, size_t offset)
+{
+    return base ? (char *)base + offset : NULL;
 }
 
 /* From the user's buffer, scaled if asked for. */
@@ -335,11 +340,11 @@ static void publish(struct stage *s, uint32_t chunk, bool past)
     char *to = own_slot(s, INPUT, chunk);
     switch (c->frame.collective) {
     case POLYPATH_COLLECTIVE_ALL_GATHER:
-        contribute_and_keep(s, to, at(c->send, part.offset), (char *)c->recv + (size_t)s->rank * c->bytes + part.offset,
+        contribute_and_keep(s, to, at(c->send, part.offset), into(c->recv, (size_t)s->rank * c->bytes + part.offset),
                             part.bytes, past);
         return;
     case POLYPATH_COLLECTIVE_BROADCAST:
-        contribute_and_keep(s, to, at(c->send, part.offset), (char *)c->recv + part.offset, part.bytes, past);
+        contribute_and_keep(s, to, at(c->send, part.offset), into(c->recv, part.offset), part.bytes, past);
         return;
     case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
     case POLYPATH_COLLECTIVE_ALL_TO_ALL:
@@ -349,7 +354,7 @@ static void publish(struct stage *s, uint32_t chunk, bool past)
             if (r != s->rank || c->scalar)
                 contribute(s, to + (size_t)r * s->unit, from, part.bytes, past);
             else if (c->frame.collective != POLYPATH_COLLECTIVE_REDUCE_SCATTER) {
-                char *result = (char *)c->recv + part.offset;
+                char *result = into(c->recv, part.offset);
                 if (c->frame.collective == POLYPATH_COLLECTIVE_ALL_TO_ALL)
                     result += (size_t)r * c->bytes;
                 if (result != from)
@@ -401,7 +406,7 @@ static bool reduce_share(struct stage *s, uint32_t chunk)
     char *const spread = own_slot(s, RESULT, chunk);
     const bool past = choose_stores(s, RESULT);
     const uint64_t begin_ns = watch(&s->writes[kind_of(s, RESULT)].cost, past, share.bytes);
-    char *const result = s->delivers ? (char *)c->recv + share.offset : spread;
+    char *const result = s->delivers ? into(c->recv, share.offset) : spread;
     const bool everybody = c->frame.collective == POLYPATH_COLLECTIVE_ALL_REDUCE;
     reduce(s, chunk, offset, own, result, everybody && !past ? spread : NULL, share.bytes,
            s->delivers ? s->stream && !past : past);
@@ -428,7 +433,7 @@ static void take_copies(struct stage *s, uint32_t chunk)
     const bool from_all =
         c->frame.collective != POLYPATH_COLLECTIVE_BROADCAST && c->frame.collective != POLYPATH_COLLECTIVE_SCATTER;
     for (int r = 0; r < s->size; r++) {
-        char *to = (char *)c->recv + (from_all ? (size_t)r * c->bytes : 0) + part.offset;
+        char *to = into(c->recv, (from_all ? (size_t)r * c->bytes : 0) + part.offset);
         const char *own = at(c->send, part.offset);
         if (reads_input(s, r))
             copy_slot(s, r, INPUT, chunk, mine, to, part.bytes);
@@ -446,7 +451,7 @@ static bool take(struct stage *s, uint32_t chunk)
         return reduce_share(s, chunk);
     if (c->frame.collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER)
         reduce(s, chunk, (size_t)s->rank * s->unit, at(c->send, (size_t)s->rank * c->bytes + part.offset),
-               (char *)c->recv + part.offset, NULL, part.bytes, s->stream);
+               into(c->recv, part.offset), NULL, part.bytes, s->stream);
     else
         take_copies(s, chunk);
     return false;
@@ -457,7 +462,7 @@ static void deliver(struct stage *s, uint32_t chunk)
     for (int r = 0; r < s->size; r++) {
         const struct part share = share_of(s, chunk, r);
         if (r != s->rank && share.bytes)
-            copy_slot(s, r, RESULT, chunk, 0, (char *)s->call.recv + share.offset, share.bytes);
+            copy_slot(s, r, RESULT, chunk, 0, into(s->call.recv, share.offset), share.bytes);
     }
 }
 
@@ -481,9 +486,11 @@ static bool can_take(struct stage *s)
            (!s->divided || is_free(s, RESULT, s->taken));
 }
 
+/* A rank reads its own slots too where its contribution is scaled, so it must not be a whole ring ahead of itself. */
 static bool can_publish(struct stage *s)
 {
-    return s->published < s->chunks && is_free(s, INPUT, s->published);
+    return s->published < s->chunks && (!s->takes || s->published < s->taken + STAGE_DEPTH) &&
+           is_free(s, INPUT, s->published);
 }
 
 bool stage_peek(struct stage *s, bool met)

@@ -11,3 +11,9 @@ if ! diff <(echo "$declared") <(echo "$exported"); then
     echo "'<' is declared in polypath.h but not exported; '>' is exported but not declared"
     exit 1
 fi
+
+# Programs and languages load it at run time: it must not ask for static thread-local storage.
+if readelf -d "$1" | grep -q STATIC_TLS; then
+    echo "the library needs static thread-local storage, so that dlopen of it can fail"
+    exit 1
+fi

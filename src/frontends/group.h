@@ -7,10 +7,10 @@
 #include "comm/comm.h"
 
 /*
- * How many groups the calling thread is inside of. Looked at by every call, so
- * it has the cheapest kind of thread-local storage; it is small enough for that.
+ * How many groups the calling thread is inside of. Not in static thread-local
+ * storage, cheaper though that would be: dlopen of the library would fail.
  */
-extern _Thread_local int group_depth __attribute__((tls_model("initial-exec")));
+extern _Thread_local int group_depth;
 
 /* Whether the calling thread is inside a group. */
 static inline bool group_active(void)

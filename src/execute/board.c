@@ -16,7 +16,6 @@
 #include "execute/host_internal.h"
 #include "execute/stage.h"
 
-#define EAGER_POLLS 64                           /* without a pause between them, which takes as long as half a hop */
 #define CALLS_APART(a, b) ((int32_t)((a) - (b))) /* numbers wrap around */
 
 struct board {
@@ -170,21 +169,6 @@ static const void *contribution(struct board *b)
     return b->scaled;
 }
 
-static void ring_all(struct board *b)
-{
-    bool fenced = false;
-    for (int r = 0; r < b->size; r++) {
-        if (r == b->rank)
-            continue;
-        /* pairs with the fence of a sleeper (segment.h): our flag before this, or its flag after it, is seen */
-        struct bell *bell = segment_bell(b->segments[r]);
-        if (!fenced)
-            fenced = bell_fence_ringer(bell);
-        if (!bell_awake(bell))
-            segment_ring(b->segments[r]);
-    }
-}
-
 static void publish(struct board *b)
 {
     struct board_slot *slot = &b->memory[b->rank]->slots[b->number % BOARD_DEPTH];
@@ -198,7 +182,7 @@ static void publish(struct board *b)
         slot->frame = b->call.frame;
         /* release: contribution, signature and description before the flag */
         atomic_store_explicit(&slot->line.number, b->number, memory_order_release);
-        ring_all(b);
+        segment_ring_others(b->segments, b->size, b->rank);
     }
     /* The next call's flag lies in the caches of those who read it last: fetch it back while waiting for theirs. */
     host_prefetch_write(&b->memory[b->rank]->slots[(b->number + 1) % BOARD_DEPTH].line);
@@ -353,7 +337,7 @@ bool board_advance(struct board *b, polypath_result_t *result)
      * fence is saved, and such a sleeper looks again by itself (host_wait.c).
      */
     if (!everybody_meets(b))
-        ring_all(b);
+        segment_ring_others(b->segments, b->size, b->rank);
     return true;
 }
 
@@ -363,8 +347,7 @@ bool board_try(struct board *b, const struct board_call *call, uint64_t spins, p
     for (uint64_t i = 0; i <= spins; i++) {
         if (board_advance(b, result))
             return true;
-        if (i >= EAGER_POLLS)
-            host_relax();
+        host_pause(i);
     }
     return false;
 }

@@ -143,6 +143,16 @@ static inline void host_relax(void)
 #endif
 }
 
+/* Polls without a pause between them, which takes as long as half a hop from core to core. */
+#define HOST_EAGER_POLLS 64
+
+/* Between polls of somebody who expects to wait for a hop or two; `polls`: how many there have been. */
+static inline void host_pause(uint64_t polls)
+{
+    if (polls >= HOST_EAGER_POLLS)
+        host_relax();
+}
+
 /* Fetches the cache line of `address`, to be written soon. */
 static inline void host_prefetch_write(const void *address)
 {

@@ -99,8 +99,7 @@ int host_points_now(struct host *h, struct host_point *points, int npoints, uint
                 points[p].done = true;
                 left--;
             }
-        if (left && i > 64)
-            host_relax();
+        host_pause(i);
     }
     return left;
 }

@@ -168,21 +168,6 @@ static bool is_free(struct stage *s, enum ring ring, uint32_t chunk)
     return true;
 }
 
-static void ring_sleepers(const struct stage *s)
-{
-    bool fenced = false;
-    for (int r = 0; r < s->size; r++) {
-        const struct bell *bell = segment_bell(s->segments[r]);
-        if (r == s->rank)
-            continue;
-        /* pairs with the fence of a sleeper (segment.h): our flag before this, or its flag after it, is seen */
-        if (!fenced)
-            fenced = bell_fence_ringer(bell);
-        if (!bell_awake(bell))
-            segment_ring(s->segments[r]);
-    }
-}
-
 /* `past`: the slot was written past the caches. */
 static void fill(struct stage *s, enum ring ring, uint32_t chunk, bool past)
 {
@@ -278,8 +263,7 @@ void stage_begin(struct stage *s, const struct board_call *call)
     default: s->contributes = s->takes = true;
     }
     s->delivers = s->divided && (root || collective != POLYPATH_COLLECTIVE_REDUCE);
-    s->stream =
-        call->bytes * (call->frame.collective == POLYPATH_COLLECTIVE_ALL_GATHER ? (size_t)s->size : 1) >= STREAM_BYTES;
+    s->stream = call->bytes * (collective == POLYPATH_COLLECTIVE_ALL_GATHER ? (size_t)s->size : 1) >= STREAM_BYTES;
     s->unit = chunk_bytes(s);
     s->chunks = (uint32_t)((call->bytes + s->unit - 1) / s->unit);
     s->published = s->contributes ? 0 : s->chunks;
@@ -325,12 +309,13 @@ static void contribute_and_keep(const struct stage *s, char *to, const char *fro
 {
     static const struct compute_op copy = {.type = POLYPATH_UINT8, .op = POLYPATH_SUM};
     const void *source = from;
-    if (past || result == from)
-        compute_copy(to, from, bytes, past);
-    if (past && result != from)
-        compute_copy(result, from, bytes, s->stream);
-    else if (result != from)
+    if (!past && result != from) {
         compute_reduce(&copy, result, to, &source, 1, bytes, s->stream);
+        return;
+    }
+    compute_copy(to, from, bytes, past);
+    if (result != from)
+        compute_copy(result, from, bytes, s->stream);
 }
 
 static void publish(struct stage *s, uint32_t chunk, bool past)
@@ -519,7 +504,7 @@ bool stage_advance(struct stage *s, bool met, bool *moved)
         } else {
             break;
         }
-        ring_sleepers(s);
+        segment_ring_others(s->segments, s->size, s->rank);
         *moved = true;
     }
     if (s->published < s->chunks || s->taken < s->chunks || s->delivered < s->chunks)

@@ -208,7 +208,11 @@ void segment_promise_barrier(struct segment *s)
     atomic_store_explicit(&segment_bell(s)->barrier, 1, memory_order_release);
 }
 
-bool bell_fence_ringer(const struct bell *bell)
+/*
+ * The fence of who has published work for the owner of `bell`, before looking
+ * whether it sleeps. True if it was one that counts for all owners.
+ */
+static bool fence_ringer(const struct bell *bell)
 {
     if (atomic_load_explicit(&registered, memory_order_relaxed) &&
         atomic_load_explicit(&bell->barrier, memory_order_relaxed)) {
@@ -226,11 +230,10 @@ void bell_fence_sleeper(const struct bell *bell)
         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0); /* cannot fail once registered */
 }
 
-void segment_ring(struct segment *s)
+/* Rings the bell if its owner sleeps; the fence has been done. */
+static void ring_sleeper(struct segment *s)
 {
     struct bell *bell = segment_bell(s);
-    /* pairs with the fence of the sleeper: the work before this fence, or the flag after it, is seen */
-    bell_fence_ringer(bell);
     unsigned state = atomic_load_explicit(&bell->sleeping, memory_order_relaxed);
     if (state == BELL_AWAKE)
         return;
@@ -241,5 +244,24 @@ void segment_ring(struct segment *s)
         uint64_t one = 1;
         if (write(s->event_fd, &one, sizeof one) < 0)
             return; /* EAGAIN: it has been rung often enough */
+    }
+}
+
+void segment_ring(struct segment *s)
+{
+    /* pairs with the fence of the sleeper: the work before this fence, or the flag after it, is seen */
+    fence_ringer(segment_bell(s));
+    ring_sleeper(s);
+}
+
+void segment_ring_others(struct segment *const *segments, int count, int self)
+{
+    bool fenced = false;
+    for (int i = 0; i < count; i++) {
+        if (i == self)
+            continue;
+        if (!fenced) /* as in segment_ring */
+            fenced = fence_ringer(segment_bell(segments[i]));
+        ring_sleeper(segments[i]);
     }
 }

@@ -152,11 +152,8 @@ char *segment_slot_data(struct segment *segment, int channel, int slot);
 /* Wakes the owner of the segment if it sleeps. Call after publishing work for it. */
 void segment_ring(struct segment *segment);
 
-/* Whether the owner need not be rung; the same as segment_ring then, without its cost. Call after publishing. */
-static inline bool bell_awake(const struct bell *bell)
-{
-    return atomic_load_explicit(&bell->sleeping, memory_order_relaxed) == BELL_AWAKE;
-}
+/* The same for the owners of all `count` segments but that of `self`, with one fence at most. */
+void segment_ring_others(struct segment *const *segments, int count, int self);
 
 /*
  * Promises that whoever sleeps on this segment's bell (own) carries the fences
@@ -164,12 +161,6 @@ static inline bool bell_awake(const struct bell *bell)
  * the first sleep.
  */
 void segment_promise_barrier(struct segment *segment);
-
-/*
- * The fence of who publishes work for the owner of `bell`, before looking
- * whether it sleeps. True if it was one that counts for all owners.
- */
-bool bell_fence_ringer(const struct bell *bell);
 
 /* The fence of the owner, after saying that it sleeps and before looking for work once more. */
 void bell_fence_sleeper(const struct bell *bell);

@@ -327,13 +327,12 @@ void call_describe(const struct polypath_request *call, struct frame *frame, str
 }
 
 /* Larger than small, on one host, and all of it on path shm: over the stages. The same on every rank. */
-static bool goes_over_stages(struct polypath_comm *comm, struct polypath_request *call)
+static bool goes_over_stages(const struct polypath_comm *comm, const struct polypath_request *call)
 {
-    if (call->npoints || call->variant || !comm->board || !call->block_bytes ||
-        !board_stages(comm->board, call->collective) || board_takes(comm->board, call->collective, call->block_bytes))
-        return false;
-    tune_shares(call);
-    return call->shares[comm->shm_path] == BALANCE_ONE;
+    return !call->npoints && !call->variant && comm->board && call->block_bytes &&
+           board_stages(comm->board, call->collective) &&
+           !board_takes(comm->board, call->collective, call->block_bytes) &&
+           call->shares[comm->shm_path] == BALANCE_ONE;
 }
 
 static void begin_on_board(struct polypath_comm *comm, struct polypath_request *call)
@@ -346,7 +345,7 @@ static void begin_on_board(struct polypath_comm *comm, struct polypath_request *
     small.frame.call = comm->next_call++;
     call->host.frame = small.frame;
     if (!call->internal)
-        small_remember(comm, call->collective, call->staged);
+        small_remember(comm, call->collective, call->staged ? small_stage : small_board);
     atomic_store_explicit(&call->state, CALL_RUNNING, memory_order_relaxed);
     board_begin(comm->board, &small);
 }
@@ -356,7 +355,11 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     call->on_board =
         !call->npoints && !comm->measuring && small_takes(comm, call->collective, call->block_bytes, call->variant);
     call->observe = false;
-    call->staged = !call->on_board && goes_over_stages(comm, call);
+    call->staged = false;
+    if (!call->on_board) {
+        tune_shares(call);
+        call->staged = goes_over_stages(comm, call);
+    }
     if (call->staged) {
         call->on_board = true;
         call->begin_ns = clock_now_ns();
@@ -400,7 +403,6 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     h->npaths = comm->npaths ? comm->npaths : 1; /* a rank alone has none */
     h->hand_over = comm->settings.hand_over;
     h->stream = largest > (16u << 20);
-    tune_shares(call);
     place_rows(call);
     h->frame.row_bytes = (uint32_t)h->row_bytes;
     h->frame.variant = mix(mix(call->variant, algorithm), h->window);

@@ -290,6 +290,14 @@ bool drive_try(struct polypath_comm *comm);
 void drive_hold(struct polypath_comm *comm);
 void drive_let_go(struct polypath_comm *comm);
 
+/*
+ * drive.c: for calls past the queue: becomes the driver if nothing is queued
+ * and nobody else would have to be told, neither a helper thread nor whoever
+ * asked for an interruption; and lets go, without a lock.
+ */
+bool drive_try_alone(struct polypath_comm *comm);
+void drive_let_go_alone(struct polypath_comm *comm);
+
 /* drive.c: moves the queue a little if nobody else does; true if the call is done. */
 bool drive_test(struct polypath_request *call);
 
@@ -334,7 +342,11 @@ void tune_exchange_begin(struct polypath_comm *comm); /* fills exchange_call */
 void tune_exchange_end(struct polypath_comm *comm);
 
 /* small.c */
-void small_remember(struct polypath_comm *comm, polypath_collective_t collective, bool staged);
+/* How calls past the executor go, for polypath_comm_algorithm(). One address each. */
+extern const char small_board[], small_stage[], small_direct[];
+
+/* What the user may ask for: a call went this way, all of it over path shm. */
+void small_remember(struct polypath_comm *comm, polypath_collective_t collective, const char *algorithm);
 polypath_result_t small_start(struct polypath_comm *comm);
 void small_stop(struct polypath_comm *comm);
 bool small_takes(const struct polypath_comm *comm, polypath_collective_t collective, size_t bytes, uint32_t variant);

@@ -36,6 +36,24 @@ void drive_let_go(struct polypath_comm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
+bool drive_try_alone(struct polypath_comm *comm)
+{
+    if (!drive_try(comm))
+        return false;
+    if (!comm->head && !comm->helper_running && !host_interrupted(comm->host))
+        return true;
+    drive_let_go(comm);
+    return false;
+}
+
+void drive_let_go_alone(struct polypath_comm *comm)
+{
+    if (host_interrupted(comm->host))
+        drive_let_go(comm);
+    else /* release; nobody waits for it: no helper thread, and one thread at a time uses a communicator */
+        atomic_store_explicit(&comm->driven, false, memory_order_release);
+}
+
 /* Becomes the driver, or returns false because `call` (if any) was finished meanwhile. */
 static bool take_over(struct polypath_comm *comm, const struct polypath_request *call)
 {

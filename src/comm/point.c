@@ -10,15 +10,6 @@
 
 #define POINT_AT_ONCE_BYTES 16384
 
-static const char direct_name[] = "direct";
-
-static void remember(struct polypath_comm *comm)
-{
-    comm->last_algorithm[POLYPATH_COLLECTIVE_SEND_RECV] = direct_name;
-    memset(comm->last_shares[POLYPATH_COLLECTIVE_SEND_RECV], 0, sizeof comm->last_shares[0]);
-    comm->last_shares[POLYPATH_COLLECTIVE_SEND_RECV][comm->shm_path] = 1;
-}
-
 /* The receive that a send to oneself goes to: the k-th of each are a pair. -1 if there is none. */
 static int self_partner(const struct point *points, int npoints, int rank, int index)
 {
@@ -113,15 +104,10 @@ int point_at_once(struct polypath_comm *comm, struct point *points, int npoints)
         now[i] =
             (struct host_point){p->send, (uint8_t)p->type, p->peer, p->send_buffer, p->recv_buffer, p->bytes, false};
     }
-    if (!drive_try(comm))
+    if (!drive_try_alone(comm))
         return npoints;
-    int left = npoints;
-    if (!comm->head && !comm->helper_running && !host_interrupted(comm->host))
-        left = host_points_now(comm->host, now, npoints, comm->oversubscribed ? 0 : comm->settings.spin);
-    if (host_interrupted(comm->host))
-        drive_let_go(comm);
-    else /* release; as in small_call */
-        atomic_store_explicit(&comm->driven, false, memory_order_release);
+    const int left = host_points_now(comm->host, now, npoints, comm->oversubscribed ? 0 : comm->settings.spin);
+    drive_let_go_alone(comm);
     if (left == npoints)
         return left;
     for (int i = 0, kept = 0; i < npoints; i++)
@@ -129,8 +115,8 @@ int point_at_once(struct polypath_comm *comm, struct point *points, int npoints)
             points[kept++] = points[i];
     if (!left) {
         comm->statistics.calls++;
-        if (comm->last_algorithm[POLYPATH_COLLECTIVE_SEND_RECV] != direct_name)
-            remember(comm);
+        if (comm->last_algorithm[POLYPATH_COLLECTIVE_SEND_RECV] != small_direct)
+            small_remember(comm, POLYPATH_COLLECTIVE_SEND_RECV, small_direct);
     }
     return left;
 }

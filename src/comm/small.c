@@ -12,7 +12,7 @@
 #include "comm/comm.h"
 #include "system/clock.h"
 
-static const char board_name[] = "board";
+const char small_board[] = "board", small_stage[] = "stage", small_direct[] = "direct";
 
 polypath_result_t small_start(struct polypath_comm *comm)
 {
@@ -102,9 +102,9 @@ polypath_result_t small_check(struct polypath_comm *comm, const struct frame *mi
     return result;
 }
 
-void small_remember(struct polypath_comm *comm, polypath_collective_t collective, bool staged)
+void small_remember(struct polypath_comm *comm, polypath_collective_t collective, const char *algorithm)
 {
-    comm->last_algorithm[collective] = staged ? "stage" : board_name;
+    comm->last_algorithm[collective] = algorithm;
     memset(comm->last_shares[collective], 0, sizeof comm->last_shares[0]);
     comm->last_shares[collective][comm->shm_path] = 1;
 }
@@ -127,24 +127,23 @@ static void wait_long(struct polypath_comm *comm, const struct frame *mine, poly
 
 bool small_call(struct polypath_comm *comm, struct board_call *call, polypath_result_t *result)
 {
-    if (!drive_try(comm))
+    if (!drive_try_alone(comm))
         return false;
-    /* nothing queued before it, nothing to agree on first, no helper thread that would have to be told */
-    if (comm->head || comm->helper_running || comm->exchange_due || host_interrupted(comm->host)) {
+    if (comm->exchange_due) { /* the ranks agree on shares first */
         drive_let_go(comm);
         return false;
     }
     call->frame.call = comm->next_call++;
     comm->statistics.calls++;
-    if (comm->last_algorithm[call->frame.collective] != board_name)
-        small_remember(comm, call->frame.collective, false);
+    if (comm->last_algorithm[call->frame.collective] != small_board)
+        small_remember(comm, call->frame.collective, small_board);
     if (!board_try(comm->board, call, comm->oversubscribed ? 0 : comm->settings.spin, result))
         wait_long(comm, &call->frame, result);
     else if (*result)
         comm_fail(comm, *result, NULL);
-    if (*result || host_interrupted(comm->host))
+    if (*result)
         drive_let_go(comm);
-    else /* release; nobody waits for it: no helper thread, and one thread at a time uses a communicator */
-        atomic_store_explicit(&comm->driven, false, memory_order_release);
+    else
+        drive_let_go_alone(comm);
     return true;
 }

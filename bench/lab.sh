@@ -49,8 +49,8 @@ sum() {
 sizes() {
     echo "## All paths together against the best single one, by size (4+1 Gbit/s, 2 ranks)"
     file=$out/sizes.json
-    lab_bench "$lab" "4gbit 1gbit" 2 all_reduce -l 8,32,128,512,2K,8K,32K,128K,512K,2M,8M,32M,128M,256M --in-place no --compare-paths \
-        --seconds "${SECONDS_EACH:-3}" >"$file"
+    lab_bench "$lab" "4gbit 1gbit" 2 all_reduce -l 8,32,128,512,2K,8K,32K,128K,512K,2M,8M,32M,128M,256M \
+        --in-place no --compare-paths --seconds "${SECONDS_EACH:-3}" >"$file"
     python3 bench/lab_table.py sizes "4gbit 1gbit" 2 "$file"
 }
 

@@ -102,19 +102,19 @@ void compute_copy(void *dst, const void *src, size_t bytes, bool stream)
 
 /* One source, no division: the same bytes to one or two places, reading them once. */
 static void copy_out(const struct compute_kernels *table, void *dst, void *dst2, const void *src, size_t bytes,
-                     bool stream)
+                     unsigned stream)
 {
     if (dst2 == NULL || dst2 == src)
-        copy_bytes(table, dst, src, bytes, stream);
+        copy_bytes(table, dst, src, bytes, stream & COMPUTE_STREAM_FIRST);
     else if (dst == src)
-        copy_bytes(table, dst2, src, bytes, false);
+        copy_bytes(table, dst2, src, bytes, stream & COMPUTE_STREAM_SECOND);
     else
         table->reduce[POLYPATH_UINT8](POLYPATH_SUM, dst, dst2, &src, 1, bytes, 1, stream);
 }
 
 /* Integer averages: fold one source after the other into a piece in cache, divide it there, write it out. */
 static void reduce_and_divide(const struct compute_kernels *table, const struct compute_op *op, unsigned char *dst,
-                              unsigned char *dst2, const void *const *src, int nsrc, size_t count, bool stream)
+                              unsigned char *dst2, const void *const *src, int nsrc, size_t count, unsigned stream)
 {
     size_t element = polypath_type_bytes(op->type);
     size_t piece_count = DIVIDE_PIECE_BYTES / element;
@@ -126,7 +126,7 @@ static void reduce_and_divide(const struct compute_kernels *table, const struct 
         memcpy(piece, (const unsigned char *)src[0] + at, n * element);
         for (int k = 1; k < nsrc; k++) {
             const void *pair[2] = {piece, (const unsigned char *)src[k] + at};
-            table->reduce[op->type](op->op, piece, NULL, pair, 2, n, 1, false);
+            table->reduce[op->type](op->op, piece, NULL, pair, 2, n, 1, 0);
         }
         table->divide[op->type](piece, n, op->divisor);
         copy_out(table, dst + at, dst2 == NULL ? NULL : dst2 + at, piece, n * element, stream);
@@ -134,11 +134,17 @@ static void reduce_and_divide(const struct compute_kernels *table, const struct 
 }
 
 void compute_reduce(const struct compute_op *op, void *dst, void *dst2, const void *const *src, int nsrc, size_t count,
-                    bool stream)
+                    unsigned stream)
 {
     const struct compute_kernels *table = kernels();
     if (count == 0)
         return;
+    if (dst2 != NULL && (stream & (COMPUTE_STREAM_FIRST | COMPUTE_STREAM_SECOND)) == COMPUTE_STREAM_SECOND) {
+        void *second = dst2; /* the kernels stream the first, or both */
+        dst2 = dst;
+        dst = second;
+        stream = COMPUTE_STREAM_FIRST;
+    }
     bool divides = op->divisor > 1;
     if (divides && table->divide[op->type] != NULL)
         reduce_and_divide(table, op, dst, dst2, src, nsrc, count, stream);

@@ -35,11 +35,14 @@ struct compute_op {
  * dst2, if not NULL, gets the same bytes. dst and dst2 may each be equal to
  * one of the sources, but not overlap one partly. No alignment is needed. The
  * caller has checked that type and op exist.
- * `stream`: write dst by non-temporal stores where that exists (for outputs
- * that will not be read again soon); dst2 is always written normally.
+ * `stream`, flags: which of the two to write by non-temporal stores, where those
+ * exist (for outputs that will not be read again soon); both only where they
+ * lie alike in their cache lines, else the second is written normally.
  */
+#define COMPUTE_STREAM_FIRST 1u
+#define COMPUTE_STREAM_SECOND 2u
 void compute_reduce(const struct compute_op *op, void *dst, void *dst2, const void *const *src, int nsrc, size_t count,
-                    bool stream);
+                    unsigned stream);
 
 /* dst[i] = src[i] * *scalar, rounded to the type; dst may equal src. Small floats multiply in float32. */
 void compute_scale(polypath_type_t type, void *dst, const void *src, const void *scalar, size_t count);

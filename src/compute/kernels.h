@@ -14,7 +14,7 @@
  * uses uint8 for copies), and canonicalises NaN for floating-point types.
  */
 typedef void compute_reduce_kernel(int op, void *dst, void *dst2, const void *const *src, int nsrc, size_t count,
-                                   int divisor, bool stream);
+                                   int divisor, unsigned stream);
 typedef void compute_scale_kernel(void *dst, const void *src, const void *scalar, size_t count);
 
 /* In place; divisor > 1; truncates toward zero. Elements must be aligned to their size. */

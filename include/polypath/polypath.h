@@ -249,6 +249,65 @@ polypath_result_t polypath_scatter(const void *sendbuf, void *recvbuf, size_t co
 /* Returns when every rank has called it. */
 polypath_result_t polypath_barrier(polypath_comm_t comm);
 
+/* ------------------------------------------------------ registered memory */
+
+/*
+ * Memory that the other ranks of the host can map. Collectives of ranks on one
+ * host that are larger than small and whose buffers lie in such memory on every
+ * rank work on them in place: nothing is copied on the way. Nothing else
+ * changes; polypath_comm_algorithm() says "mapped". Put into it: everybody's
+ * input and output for AllReduce, everybody's input for AllGather,
+ * ReduceScatter and AllToAll, the root's input for Broadcast (better with
+ * everybody's output) and Scatter, the root's output for Gather, all inputs and
+ * the root's output for Reduce. Scaled sums and the V forms take the usual way.
+ *
+ * A buffer that the peers have not seen before is announced with the first call
+ * that uses it, which still goes the usual way; polypath_comm_window_register()
+ * does it beforehand. Between hosts such memory is used as any other.
+ *
+ * After an operation has failed, ranks that do not know of it yet may go on
+ * writing into its output for a moment: do not free it before the communicator
+ * has been destroyed.
+ */
+
+/*
+ * Allocates at least `bytes` of zeroed memory, page aligned, on huge pages
+ * where the system has them. For the whole process, not one communicator.
+ * Blocks for as long as the kernel takes. POLYPATH_ERROR_OUT_OF_MEMORY when
+ * shared memory does not suffice. Argument order as ncclMemAlloc.
+ */
+polypath_result_t polypath_mem_alloc(void **memory, size_t bytes);
+
+/*
+ * Frees it. NULL is allowed. No operation may be using it. POLYPATH_ERROR_USAGE
+ * while it is registered. Peers that have mapped it keep its pages until
+ * their next larger collective, or until they destroy the communicator.
+ */
+polypath_result_t polypath_mem_free(void *memory);
+
+typedef struct polypath_window *polypath_window_t;
+
+/*
+ * Collective: registers each rank's own buffer (they may differ in size; 0
+ * bytes: nothing to register) so that collectives work on any part of it in
+ * place from now on. A buffer that is not from polypath_mem_alloc() must be
+ * whole pages (4096 bytes) of ordinary memory that nobody touches during the
+ * call: its pages are exchanged for shared ones, which a fork does not copy,
+ * and exchanged back on deregistration. A buffer that cannot be used on some
+ * rank, or ranks on several hosts, is no error: the window has no effect then,
+ * which counts as a fallback and is logged. `flags` must be 0. Blocks. Not
+ * inside a group. Argument order as ncclCommWindowRegister.
+ */
+polypath_result_t polypath_comm_window_register(polypath_comm_t comm, void *buffer, size_t bytes,
+                                                polypath_window_t *window, int flags);
+
+/*
+ * Every rank calls it, at the same place in its order of operations. Waits for
+ * this rank's operations in flight. The buffer is free to be used, freed or
+ * registered again afterwards. Destroying the communicator does it, too.
+ */
+polypath_result_t polypath_comm_window_deregister(polypath_comm_t comm, polypath_window_t window);
+
 /* --------------------------------------------------------- point to point */
 
 /*
@@ -381,6 +440,7 @@ typedef struct {
     uint64_t tuning_calls;       /* internal calls spent measuring; 0 after a start with a warm cache */
     uint64_t chunks_handed_over; /* chunks carried by another path than the one whose share they were in */
     uint64_t fallbacks;          /* things done another way than asked, each with a line in the log */
+    uint64_t mapped_calls;       /* operations that worked on registered memory in place */
     size_t memory_bytes;         /* buffers and shared memory held by this communicator on this rank */
 } polypath_statistics_t;
 

@@ -326,13 +326,23 @@ void call_describe(const struct polypath_request *call, struct frame *frame, str
                               call->op == POLYPATH_AVG ? call->comm->size : 0};
 }
 
-/* Larger than small, on one host, and all of it on path shm: over the stages. The same on every rank. */
-static bool goes_over_stages(const struct polypath_comm *comm, const struct polypath_request *call)
+/* Larger than small, and on one host: may go over the stages. The same on every rank. */
+static bool may_be_staged(const struct polypath_comm *comm, const struct polypath_request *call)
 {
     return !call->npoints && !call->variant && comm->board && call->block_bytes &&
-           board_stages(comm->board, call->collective) &&
-           !board_takes(comm->board, call->collective, call->block_bytes) &&
-           call->shares[comm->shm_path] == BALANCE_ONE;
+           comm->allowed >> comm->shm_path & 1 && board_stages(comm->board, call->collective) &&
+           !board_takes(comm->board, call->collective, call->block_bytes);
+}
+
+/* It does, if all of its share is on path shm, or where windows are registered: memory in them is reached from there.
+ */
+static bool goes_over_stages(struct polypath_comm *comm, struct polypath_request *call)
+{
+    const bool may = may_be_staged(comm, call);
+    if (may && comm->registered)
+        return true;
+    tune_shares(call);
+    return may && call->shares[comm->shm_path] == BALANCE_ONE;
 }
 
 static void begin_on_board(struct polypath_comm *comm, struct polypath_request *call)
@@ -355,11 +365,7 @@ static polypath_result_t begin(struct polypath_comm *comm, struct polypath_reque
     call->on_board =
         !call->npoints && !comm->measuring && small_takes(comm, call->collective, call->block_bytes, call->variant);
     call->observe = false;
-    call->staged = false;
-    if (!call->on_board) {
-        tune_shares(call);
-        call->staged = goes_over_stages(comm, call);
-    }
+    call->staged = !call->on_board && goes_over_stages(comm, call);
     if (call->staged) {
         call->on_board = true;
         call->begin_ns = clock_now_ns();
@@ -513,6 +519,10 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
     if (call->staged) {
         comm->staged_bytes += call->bytes;
         comm->staged_calls++;
+    }
+    if (call->staged && !call->internal && board_was_mapped(comm->board)) {
+        comm->last_algorithm[call->collective] = small_mapped;
+        comm->statistics.mapped_calls++;
     }
     if (!call->internal) {
         comm->statistics.calls++;

@@ -4,7 +4,7 @@
  * paths there are; pure), connect.c (links), call.c (one call from submission
  * to completion), drive.c (who moves it: caller or helper thread), tune.c
  * (measuring, the balancer, the cache), point.c (point to point), small.c
- * (small calls of one host).
+ * (small calls of one host), window.c (registered memory).
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -189,6 +189,14 @@ struct small_memo {
     ptrdiff_t in_place; /* sendbuf - recvbuf in the in-place form */
 };
 
+/* Registered memory; windows of a communicator are in its list (frontends/c_memory.c). */
+struct polypath_window {
+    struct polypath_window *next;
+    void *buffer;
+    bool held;   /* by exports_hold */
+    bool counts; /* usable on all ranks: one of comm->registered */
+};
+
 struct polypath_comm {
     int rank, size;
     uint64_t id;
@@ -204,7 +212,10 @@ struct polypath_comm {
     uint32_t allowed; /* bit p: may be used */
     uint32_t working; /* bit p: works between all ranks */
     struct segment *segment, **peer_segments, **board_segments;
-    struct board *board; /* NULL: several hosts, or no shared memory */
+    struct board *board;     /* NULL: several hosts, or no shared memory */
+    struct exports *exports; /* NULL: likewise, or not wanted */
+    uint32_t registered;     /* windows that are usable; the same on all ranks */
+    struct polypath_window *first_window;
     struct small_memo small;
     int shm_path; /* index of path shm, or -1 */
     int *control_fds;
@@ -343,7 +354,7 @@ void tune_exchange_end(struct polypath_comm *comm);
 
 /* small.c */
 /* How calls past the executor go, for polypath_comm_algorithm(). One address each. */
-extern const char small_board[], small_stage[], small_direct[];
+extern const char small_board[], small_stage[], small_mapped[], small_direct[];
 
 /* What the user may ask for: a call went this way, all of it over path shm. */
 void small_remember(struct polypath_comm *comm, polypath_collective_t collective, const char *algorithm);
@@ -361,12 +372,21 @@ bool small_call(struct polypath_comm *comm, struct board_call *call, polypath_re
 polypath_result_t small_check(struct polypath_comm *comm, const struct frame *mine, uint64_t *begin_ns);
 polypath_result_t small_compare(struct polypath_comm *comm, const struct frame *mine, bool on_board);
 
+/* window.c */
+/* Collective; `bytes` may differ. A buffer that cannot be used is a fallback, no error. */
+polypath_result_t window_register(struct polypath_comm *comm, void *buffer, size_t bytes,
+                                  struct polypath_window **window);
+polypath_result_t window_deregister(struct polypath_comm *comm, struct polypath_window *window);
+void window_forget_all(struct polypath_comm *comm);
+
 /* connect.c */
 typedef polypath_result_t exchange_function(void *context, const void *mine, size_t bytes, void *all);
 polypath_result_t connect_all(struct polypath_comm *comm, const struct path_choice *choice, exchange_function *exchange,
                               void *context);
 
 /* create.c */
+/* Waits for everything that has been submitted; the result of what was last. */
+polypath_result_t comm_drain(struct polypath_comm *comm);
 polypath_result_t comm_create(struct polypath_comm **out, int rank, int size, uint64_t id,
                               const uint8_t secret[HANDSHAKE_SECRET_BYTES], exchange_function *exchange, void *context);
 void comm_free(struct polypath_comm *comm);

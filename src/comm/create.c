@@ -286,6 +286,7 @@ void comm_free(struct polypath_comm *comm)
     if (!comm)
         return;
     drive_stop(comm);
+    window_forget_all(comm);
     small_stop(comm);
     host_free(comm->host);
     for (int r = 0; r < comm->size; r++) {
@@ -521,19 +522,24 @@ polypath_result_t polypath_comm_split(polypath_comm_t parent, int color, int key
     return result;
 }
 
-polypath_result_t polypath_comm_destroy(polypath_comm_t comm)
+polypath_result_t comm_drain(struct polypath_comm *comm)
 {
-    if (!comm)
-        return POLYPATH_SUCCESS;
     polypath_result_t result = POLYPATH_SUCCESS;
     for (;;) {
         pthread_mutex_lock(&comm->lock);
         struct polypath_request *last = comm->tail;
         pthread_mutex_unlock(&comm->lock);
         if (!last)
-            break;
+            return result;
         result = drive_until_done(last);
     }
+}
+
+polypath_result_t polypath_comm_destroy(polypath_comm_t comm)
+{
+    if (!comm)
+        return POLYPATH_SUCCESS;
+    polypath_result_t result = comm_drain(comm);
     tune_finish(comm);
     comm_free(comm);
     return result;

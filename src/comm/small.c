@@ -12,7 +12,7 @@
 #include "comm/comm.h"
 #include "system/clock.h"
 
-const char small_board[] = "board", small_stage[] = "stage", small_direct[] = "direct";
+const char small_board[] = "board", small_stage[] = "stage", small_mapped[] = "mapped", small_direct[] = "direct";
 
 polypath_result_t small_start(struct polypath_comm *comm)
 {
@@ -27,7 +27,10 @@ polypath_result_t small_start(struct polypath_comm *comm)
     if (comm->board_segments) {
         for (int r = 0; r < comm->size; r++)
             comm->board_segments[r] = r == comm->rank ? comm->segment : comm->peer_segments[r];
-        comm->board = board_create(comm->rank, comm->size, comm->board_segments);
+        if (comm->settings.mapped)
+            comm->exports = exports_open(comm->size, comm->control_fds);
+        if (comm->exports || !comm->settings.mapped)
+            comm->board = board_create(comm->rank, comm->size, comm->board_segments, comm->exports);
     }
     if (!comm->board)
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
@@ -39,6 +42,7 @@ polypath_result_t small_start(struct polypath_comm *comm)
 void small_stop(struct polypath_comm *comm)
 {
     board_free(comm->board);
+    exports_close(comm->exports);
     free(comm->board_segments);
 }
 

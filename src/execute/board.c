@@ -14,23 +14,34 @@
 #include <string.h>
 
 #include "execute/host_internal.h"
+#include "execute/mapped.h"
 #include "execute/stage.h"
 
 #define CALLS_APART(a, b) ((int32_t)((a) - (b))) /* numbers wrap around */
+
+/* How a call moves. */
+enum way {
+    WAY_BOARD,
+    WAY_OPEN, /* larger; which of the following, the announcements will tell */
+    WAY_STAGE,
+    WAY_MAPPED,
+};
 
 struct board {
     int rank, size;
     struct board_memory **memory; /* per rank */
     struct segment *const *segments;
-    struct stage *stage; /* NULL: not all ranks have one */
+    struct stage *stage;   /* NULL: not all ranks have one */
+    struct mapped *mapped; /* NULL: not wanted */
     const void **sources;
     uint32_t number;   /* of the current or last call */
     uint32_t all_done; /* every rank is known to have finished this call */
     bool published;
-    bool staged; /* the call moves over the stages */
+    enum way way;
     bool moved;
     bool busy;   /* between begin and the end of a call */
     int waiting; /* first rank not yet seen; ranks before it have been */
+    int heard;   /* first rank whose announcement the way still depends on */
     struct board_call call;
     uint32_t signature;             /* of this call and all before it */
     uint32_t history;               /* of all calls begun so far */
@@ -38,7 +49,7 @@ struct board {
     char scaled[BOARD_BYTES];       /* own contribution after scaling */
 };
 
-struct board *board_create(int rank, int size, struct segment *const *segments)
+struct board *board_create(int rank, int size, struct segment *const *segments, struct exports *exports)
 {
     struct board *b = calloc(1, sizeof *b);
     if (!b)
@@ -57,7 +68,8 @@ struct board *board_create(int rank, int size, struct segment *const *segments)
         b->memory[r] = segment_board(segments[r]);
         stages &= segments[r]->stage_bytes != 0;
     }
-    if (stages && !(b->stage = stage_create(rank, size, segments))) {
+    if ((stages && !(b->stage = stage_create(rank, size, segments))) ||
+        (stages && exports && !(b->mapped = mapped_create(rank, size, segments, exports)))) {
         board_free(b);
         return NULL;
     }
@@ -69,6 +81,7 @@ void board_free(struct board *b)
     if (!b)
         return;
     stage_free(b->stage);
+    mapped_free(b->mapped);
     free(b->memory);
     free(b->sources);
     free(b);
@@ -106,8 +119,16 @@ static uint32_t sign(const struct frame *f)
     return (uint32_t)(x >> 32) ^ f->call;
 }
 
+/* Larger than the board holds: announced on it only. */
+static bool announced(const struct board *b)
+{
+    return b->way != WAY_BOARD;
+}
+
 static bool writes(const struct board *b)
 {
+    if (announced(b))
+        return true; /* which way the call goes depends on everybody's buffers */
     switch (b->call.frame.collective) {
     case POLYPATH_COLLECTIVE_BROADCAST:
     case POLYPATH_COLLECTIVE_SCATTER: return b->rank == b->call.frame.root;
@@ -122,13 +143,15 @@ static bool needs(const struct board *b, int rank)
     case POLYPATH_COLLECTIVE_BROADCAST:
     case POLYPATH_COLLECTIVE_SCATTER: return rank == b->call.frame.root;
     case POLYPATH_COLLECTIVE_GATHER: return b->rank == b->call.frame.root;
-    case POLYPATH_COLLECTIVE_REDUCE: return b->staged || b->rank == b->call.frame.root; /* each reduces a part */
+    case POLYPATH_COLLECTIVE_REDUCE: return announced(b) || b->rank == b->call.frame.root; /* each reduces a part */
     default: return true;
     }
 }
 
 static bool everybody_meets(const struct board *b)
 {
+    if (b->way == WAY_MAPPED)
+        return true;
     switch (b->call.frame.collective) {
     case POLYPATH_COLLECTIVE_BROADCAST:
     case POLYPATH_COLLECTIVE_SCATTER:
@@ -169,12 +192,26 @@ static const void *contribution(struct board *b)
     return b->scaled;
 }
 
+/* The way of a larger call, once the verdict is there. */
+static void go(struct board *b, enum mapped_verdict verdict)
+{
+    if (verdict == MAPPED_OPEN)
+        return;
+    b->way = verdict == MAPPED_YES ? WAY_MAPPED : WAY_STAGE;
+    if (b->way == WAY_STAGE)
+        stage_begin(b->stage, &b->call);
+}
+
 static void publish(struct board *b)
 {
     struct board_slot *slot = &b->memory[b->rank]->slots[b->number % BOARD_DEPTH];
-    const size_t bytes = b->staged ? 0 : b->call.bytes * blocks_of(b, b->call.frame.collective);
-    const void *own = b->staged ? NULL : contribution(b);
+    const size_t bytes = announced(b) ? 0 : b->call.bytes * blocks_of(b, b->call.frame.collective);
+    const void *own = announced(b) ? NULL : contribution(b);
     b->sources[b->rank] = own;
+    if (announced(b) && b->mapped) {
+        mapped_announce(b->mapped, &b->call, (struct mapped_notice *)(void *)slot->data);
+        go(b, mapped_own(b->mapped));
+    }
     if (writes(b)) {
         if (bytes)
             compute_copy(bytes <= BOARD_INLINE ? slot->line.data : slot->data, own, bytes, false);
@@ -230,7 +267,32 @@ static bool gathered(struct board *b, polypath_result_t *result)
             *result = unlike(b, r);
             return true;
         }
+        if (announced(b) && b->mapped && r >= b->heard) /* not heard yet: what it tells about its memory */
+            mapped_hear(b->mapped, r, (const struct mapped_notice *)(const void *)slot->data);
         b->sources[r] = bytes <= BOARD_INLINE ? slot->line.data : slot->data;
+    }
+    return true;
+}
+
+/* Whether the announcements of all ranks that the way depends on are there; finds the way. */
+static bool way_found(struct board *b, polypath_result_t *result)
+{
+    for (; b->way == WAY_OPEN && b->heard < b->size; b->heard++) {
+        const int r = b->heard;
+        if (r == b->rank)
+            continue;
+        const struct board_slot *slot = &b->memory[r]->slots[b->number % BOARD_DEPTH];
+        /* acquire: the flag before what it announces */
+        if (atomic_load_explicit(&slot->line.number, memory_order_acquire) != b->number)
+            return false;
+        if (slot->line.signature != b->signature) {
+            *result = unlike(b, r);
+            return true;
+        }
+        b->moved = true;
+        go(b, mapped_hear(b->mapped, r, (const struct mapped_notice *)(const void *)slot->data));
+        if (b->way == WAY_MAPPED)
+            *result = mapped_begin(b->mapped, b->number);
     }
     return true;
 }
@@ -292,14 +354,19 @@ void board_begin(struct board *b, const struct board_call *call)
     b->number++;
     b->published = false;
     b->busy = true;
-    b->waiting = 0;
+    b->waiting = b->heard = 0;
     const uint32_t own = sign(&call->frame);
     b->signature = own ^ b->history;
     b->history = (b->history ^ own) * 16777619u;
     b->past[b->number % BOARD_DEPTH] = call->frame;
-    b->staged = !board_takes(b, call->frame.collective, call->bytes);
-    if (b->staged)
-        stage_begin(b->stage, call);
+    b->way = board_takes(b, call->frame.collective, call->bytes) ? WAY_BOARD : WAY_OPEN;
+    if (b->way == WAY_OPEN && !b->mapped)
+        go(b, MAPPED_NO);
+}
+
+bool board_was_mapped(const struct board *b)
+{
+    return b->way == WAY_MAPPED;
 }
 
 bool board_moved(struct board *b)
@@ -307,6 +374,16 @@ bool board_moved(struct board *b)
     const bool moved = b->moved;
     b->moved = false;
     return moved;
+}
+
+/* Moves what can be moved of a call whose way is known; true when that is all. */
+static bool further(struct board *b, bool met)
+{
+    switch (b->way) {
+    case WAY_BOARD: return met;
+    case WAY_MAPPED: return met && mapped_advance(b->mapped, &b->moved);
+    default: return stage_advance(b->stage, met, &b->moved);
+    }
 }
 
 bool board_advance(struct board *b, polypath_result_t *result)
@@ -317,15 +394,16 @@ bool board_advance(struct board *b, polypath_result_t *result)
             return false;
         publish(b);
     }
-    const bool met = gathered(b, result);
+    const bool found = way_found(b, result);
+    const bool met = found && !*result && gathered(b, result);
     if (*result) {
         b->busy = false;
         return true;
     }
-    if (b->staged ? !stage_advance(b->stage, met, &b->moved) : !met)
+    if (!found || !further(b, met))
         return false;
     b->busy = false;
-    if (!b->staged)
+    if (b->way == WAY_BOARD)
         deliver(b);
     if (everybody_meets(b))
         b->all_done = b->number - 1;
@@ -359,18 +437,27 @@ bool board_peek(void *board)
         return false;
     if (!b->published)
         return slot_free(b);
-    if (b->staged && stage_peek(b->stage, b->waiting >= b->size))
+    if (b->way == WAY_STAGE && stage_peek(b->stage, b->waiting >= b->size))
         return true;
-    if (b->waiting >= b->size)
+    if (b->way == WAY_MAPPED && b->waiting >= b->size)
+        return mapped_peek(b->mapped);
+    const int awaited = b->way == WAY_OPEN ? b->heard : b->waiting;
+    if (awaited >= b->size)
         return false;
-    const struct board_slot *slot = &b->memory[b->waiting]->slots[b->number % BOARD_DEPTH];
+    const struct board_slot *slot = &b->memory[awaited]->slots[b->number % BOARD_DEPTH];
     return atomic_load_explicit(&slot->line.number, memory_order_acquire) == b->number;
 }
 
 int board_waits_for(const struct board *b)
 {
-    if (b->published)
-        return b->waiting < b->size ? b->waiting : b->staged ? stage_waits_for(b->stage) : -1;
+    if (b->published) {
+        const int awaited = b->way == WAY_OPEN ? b->heard : b->waiting;
+        if (awaited < b->size)
+            return awaited;
+        return b->way == WAY_STAGE    ? stage_waits_for(b->stage)
+               : b->way == WAY_MAPPED ? mapped_waits_for(b->mapped)
+                                      : -1;
+    }
     for (int r = 0; r < b->size; r++)
         if (r != b->rank &&
             CALLS_APART(atomic_load_explicit(&b->memory[r]->done, memory_order_relaxed), b->number - BOARD_DEPTH) < 0)

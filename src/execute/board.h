@@ -17,6 +17,7 @@
 
 #include "compute/compute.h"
 #include "execute/host.h"
+#include "link/exports.h"
 #include "link/segment.h"
 
 struct board;
@@ -33,13 +34,17 @@ struct board_call {
 
 /*
  * Boards of ranks 0..size-1 in `segments` (segments[rank] is the own one). The
- * segments must outlive the board. NULL on out of memory.
+ * segments and the exports (NULL: nothing is reached in place) must outlive the
+ * board. NULL on out of memory.
  */
-struct board *board_create(int rank, int size, struct segment *const *segments);
+struct board *board_create(int rank, int size, struct segment *const *segments, struct exports *exports);
 void board_free(struct board *board);
 
 /* Whether a call of this collective may be larger than that: it is announced on the board and moves over stages. */
 bool board_stages(const struct board *board, polypath_collective_t collective);
+
+/* Whether the last call worked on the ranks' buffers in place (mapped.h). */
+bool board_was_mapped(const struct board *board);
 
 /* Whether a call of this many bytes a block goes over the board; depends on agreed numbers only. */
 bool board_takes(const struct board *board, polypath_collective_t collective, size_t bytes);

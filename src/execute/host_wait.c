@@ -57,9 +57,12 @@ polypath_result_t host_watch_control(struct host *h, int peer)
     return watch(h, h->peers[peer].control_fd, EPOLLIN | EPOLLRDHUP, (uint64_t)(uint32_t)peer << 2 | TAG_CONTROL);
 }
 
-static void check_control(struct host *h, int peer)
+/* What a peer says about its exports may wait unread before the end of its connection, hence both questions. */
+static void check_control(struct host *h, int peer, uint32_t events)
 {
     char byte;
+    if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        h->peers[peer].lost = true;
     ssize_t n = recv(h->peers[peer].control_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
         h->peers[peer].lost = true;
@@ -72,7 +75,7 @@ void host_poll_events(struct host *h, int timeout_ms)
     for (int i = 0; i < n; i++) {
         uint64_t data = events[i].data.u64;
         if ((data & 3) == TAG_CONTROL) {
-            check_control(h, (int)(data >> 2));
+            check_control(h, (int)(data >> 2), events[i].events);
         } else if (data != TAG_BELL) {
             struct link *link = (struct link *)(uintptr_t)data;
             if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))

@@ -82,6 +82,7 @@ struct board_slot {
 
 struct board_memory {
     _Alignas(64) atomic_uint done; /* last call that the owner has finished; release */
+    _Alignas(64) atomic_uint mapped_done; /* last mapped call that it has moved its part of; release (mapped.h) */
     struct board_slot slots[BOARD_DEPTH];
 };
 

@@ -63,6 +63,8 @@ static const struct setting table[] = {
      "size of a chunk of the larger collectives of one host (8 of them per rank in shared memory); 0: they go as "
      "between hosts",
      true},
+    {"mapped", SETTING_BOOL, AT(mapped), 0, 1, "1", NULL,
+     "collectives of one host work in place on memory of polypath_mem_alloc and in windows", true},
     {"reproducible", SETTING_BOOL, AT(reproducible), 0, 1, "0", NULL,
      "reduce every element in rank order whatever the sizes, even where another order is faster", true},
     {"hand_over", SETTING_BOOL, AT(hand_over), 0, 1, "1", NULL,

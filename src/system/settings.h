@@ -33,6 +33,7 @@ struct settings {
     uint64_t scratch_bytes; /* cap on scratch memory per communicator and rank */
     uint64_t shm_bytes;     /* cap on shared memory per communicator and rank */
     uint64_t stage_bytes;   /* of a slot of the stage */
+    uint64_t mapped;        /* bool: registered memory is worked on in place */
     uint64_t reproducible;  /* bool */
     uint64_t hand_over;     /* bool: paths take queued chunks of others when free */
     /* balancer */

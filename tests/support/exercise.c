@@ -193,10 +193,15 @@ static void expect(const struct exercise *e, char *image)
     }
 }
 
-static bool buffer_new(struct exercise_buffer *b, size_t bytes, size_t offset)
+static bool buffer_new(struct exercise *e, int index, size_t bytes)
 {
-    b->bytes = bytes + 2 * GUARD + offset;
-    b->base = malloc(b->bytes);
+    struct exercise_buffer *b = &e->buffers[index];
+    b->bytes = bytes + 2 * GUARD + e->offset;
+    const size_t used = index ? (e->buffers[0].bytes + 63) / 64 * 64 : 0;
+    if (!e->pool)
+        b->base = malloc(b->bytes);
+    else if (used + b->bytes <= e->pool_bytes)
+        b->base = e->pool + used;
     b->image = malloc(b->bytes);
     if (!b->base || !b->image)
         return false;
@@ -207,7 +212,8 @@ static bool buffer_new(struct exercise_buffer *b, size_t bytes, size_t offset)
 static void release(struct exercise *e)
 {
     for (int i = 0; i < 2; i++) {
-        free(e->buffers[i].base);
+        if (!e->pool)
+            free(e->buffers[i].base);
         free(e->buffers[i].image);
     }
     free(e->numbers);
@@ -231,8 +237,8 @@ static const char *prepare(struct exercise *e, polypath_comm_t comm)
     measure(e, &send, &recv);
     const size_t at = e->in_place ? in_place_at(e) : SIZE_MAX;
     struct exercise_buffer *b = e->buffers;
-    if (!buffer_new(&b[0], (at != SIZE_MAX && recv > send ? recv : send) * element, e->offset) ||
-        (at == SIZE_MAX && !buffer_new(&b[1], recv * element, e->offset)))
+    if (!buffer_new(e, 0, (at != SIZE_MAX && recv > send ? recv : send) * element) ||
+        (at == SIZE_MAX && !buffer_new(e, 1, recv * element)))
         return "no memory";
     char *first = b[0].base + GUARD + e->offset;
     e->send = at != SIZE_MAX && recv > send ? first + at * element : first;

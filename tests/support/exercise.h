@@ -39,6 +39,8 @@ struct exercise {
     bool in_place; /* where there is such a form */
     size_t offset; /* bytes by which buffers are off alignment */
     uint64_t seed; /* equal on all ranks */
+    char *pool;    /* where this rank's buffers are taken from; NULL: malloc */
+    size_t pool_bytes;
 
     /* kept while it runs */
     polypath_comm_t comm;

@@ -1,0 +1,360 @@
+/*
+ * Mapped calls. See mapped.h. Which buffers have to be reachable:
+ *
+ *   AllReduce                  everybody's input and output
+ *   Reduce                     everybody's input and the root's output
+ *   ReduceScatter, AllGather,
+ *   AllToAll                   everybody's input (each rank fetches)
+ *   Scatter                    the root's input (each rank fetches)
+ *   Broadcast                  the root's input (each rank fetches); where the outputs can be reached as well
+ *                              each rank copies a part of the message to all
+ *   Gather                     the root's output (each rank delivers)
+ */
+#include "execute/mapped.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "system/error.h"
+
+#define LINE 64u
+#define PIECE_BYTES (256u << 10) /* moved between two looks at the rest of the world */
+#define TILE_BYTES (8u << 10)    /* of a result on its way into several outputs; stays in the first cache */
+
+/* Outputs from here on do not stay in the caches anyhow, and are written past them. */
+#define STREAM_BYTES (4u << 20)
+
+struct mapped {
+    int rank, size;
+    struct segment *const *segments;
+    struct exports *exports;
+    struct board_call call;
+    struct mapped_notice *own;
+    struct mapped_notice **notices; /* per rank, copies; [rank] is the own one */
+    int heard;
+    bool no;
+    bool spread; /* Broadcast into outputs that all can reach */
+
+    uint32_t number;
+    const char **in; /* per rank, addresses here */
+    char **out;
+    const void **sources;
+    size_t begin, end, at; /* of the bytes this rank moves: those done are before `at` */
+    bool stream, moving;
+    char *tile;
+};
+
+struct mapped *mapped_create(int rank, int size, struct segment *const *segments, struct exports *exports)
+{
+    const size_t n = (size_t)size, notice = (sizeof(struct mapped_notice) + n * sizeof(uint32_t) + 7) / 8 * 8;
+    struct mapped *m = notice <= BOARD_BYTES ? calloc(1, sizeof *m) : NULL;
+    if (!m)
+        return NULL;
+    *m = (struct mapped){.rank = rank, .size = size, .segments = segments, .exports = exports};
+    m->notices = calloc(n, sizeof *m->notices);
+    m->in = calloc(n, sizeof *m->in);
+    m->out = calloc(n, sizeof *m->out);
+    m->sources = calloc(n, sizeof *m->sources);
+    m->tile = aligned_alloc(LINE, TILE_BYTES);
+    char *room = calloc(n, notice);
+    if (m->notices)
+        m->notices[0] = (struct mapped_notice *)(void *)room;
+    if (!m->notices || !m->in || !m->out || !m->sources || !m->tile || !room) {
+        mapped_free(m);
+        return NULL;
+    }
+    for (size_t r = 1; r < n; r++)
+        m->notices[r] = (struct mapped_notice *)(void *)(room + r * notice);
+    m->own = m->notices[rank];
+    return m;
+}
+
+void mapped_free(struct mapped *m)
+{
+    if (!m)
+        return;
+    if (m->notices)
+        free(m->notices[0]);
+    free(m->notices);
+    free(m->in);
+    free(m->out);
+    free(m->sources);
+    free(m->tile);
+    free(m);
+}
+
+/* ----------------------------------------------------------- who needs what */
+
+static bool input_needed(const struct mapped *m, int r)
+{
+    switch (m->call.frame.collective) {
+    case POLYPATH_COLLECTIVE_BROADCAST:
+    case POLYPATH_COLLECTIVE_SCATTER: return r == m->call.frame.root;
+    case POLYPATH_COLLECTIVE_GATHER: return false;
+    default: return true;
+    }
+}
+
+static bool output_needed(const struct mapped *m, int r)
+{
+    switch (m->call.frame.collective) {
+    case POLYPATH_COLLECTIVE_ALL_REDUCE: return true;
+    case POLYPATH_COLLECTIVE_REDUCE:
+    case POLYPATH_COLLECTIVE_GATHER: return r == m->call.frame.root;
+    default: return false;
+    }
+}
+
+static bool block_per_rank(polypath_collective_t collective)
+{
+    return collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER || collective == POLYPATH_COLLECTIVE_ALL_TO_ALL ||
+           collective == POLYPATH_COLLECTIVE_SCATTER;
+}
+
+/* Bytes of a rank's buffers that take part in the call. */
+static size_t input_bytes(const struct mapped *m)
+{
+    return m->call.bytes * (block_per_rank(m->call.frame.collective) ? (size_t)m->size : 1);
+}
+
+static size_t output_bytes(const struct mapped *m)
+{
+    return m->call.bytes * (m->call.frame.collective == POLYPATH_COLLECTIVE_GATHER ? (size_t)m->size : 1);
+}
+
+/* ------------------------------------------------------------------ verdict */
+
+void mapped_announce(struct mapped *m, const struct board_call *call, struct mapped_notice *notice)
+{
+    const bool broadcast = call->frame.collective == POLYPATH_COLLECTIVE_BROADCAST;
+    m->call = *call;
+    m->heard = 0;
+    m->no = false;
+    m->spread = broadcast;
+    struct mapped_notice *own = m->own;
+    own->send = own->recv = (struct export_place){0};
+    /* what a rank scales by it alone knows, so others cannot read its input as it is */
+    if (!call->scalar && input_needed(m, m->rank) && call->send)
+        own->send = exports_place(m->exports, call->send, input_bytes(m));
+    if (!call->scalar && (output_needed(m, m->rank) || broadcast) && call->recv)
+        own->recv = exports_place(m->exports, call->recv, output_bytes(m));
+    own->posted = exports_posted(m->exports);
+    own->failed = exports_failed(m->exports);
+    for (int r = 0; r < m->size; r++)
+        own->seen[r] = r == m->rank ? own->posted : exports_seen(m->exports, r);
+    memcpy(notice, own, sizeof *own + (size_t)m->size * sizeof *own->seen);
+}
+
+static bool suits(const struct mapped *m, int r, const struct mapped_notice *notice)
+{
+    return !notice->failed && (!input_needed(m, r) || notice->send.number) &&
+           (!output_needed(m, r) || notice->recv.number);
+}
+
+/* Whether every rank had taken in what it needs for reaching the places that have been announced. */
+static bool all_reach(const struct mapped *m, bool outputs)
+{
+    for (int owner = 0; owner < m->size; owner++) {
+        const struct mapped_notice *o = m->notices[owner];
+        const uint32_t needed = outputs ? o->recv.number : input_needed(m, owner) ? o->send.number : 0;
+        for (int r = 0; r < m->size; r++)
+            if ((int32_t)(m->notices[r]->seen[owner] - needed) < 0)
+                return false;
+    }
+    return true;
+}
+
+static enum mapped_verdict verdict(struct mapped *m)
+{
+    if (m->no)
+        return MAPPED_NO;
+    if (m->heard < m->size - 1)
+        return MAPPED_OPEN;
+    for (int r = 0; r < m->size && m->spread; r++)
+        m->spread = m->notices[r]->recv.number != 0;
+    m->spread = m->spread && all_reach(m, true);
+    const polypath_collective_t collective = m->call.frame.collective;
+    const bool outputs = collective == POLYPATH_COLLECTIVE_ALL_REDUCE || collective == POLYPATH_COLLECTIVE_REDUCE ||
+                         collective == POLYPATH_COLLECTIVE_GATHER;
+    return all_reach(m, false) && (!outputs || all_reach(m, true)) ? MAPPED_YES : MAPPED_NO;
+}
+
+enum mapped_verdict mapped_own(struct mapped *m)
+{
+    m->no = !suits(m, m->rank, m->own);
+    return verdict(m);
+}
+
+enum mapped_verdict mapped_hear(struct mapped *m, int rank, const struct mapped_notice *notice)
+{
+    memcpy(m->notices[rank], notice, sizeof *notice + (size_t)m->size * sizeof *notice->seen);
+    m->heard++;
+    m->no |= !suits(m, rank, notice);
+    exports_take(m->exports, rank, notice->posted); /* for the next call; a failure is announced with it */
+    return verdict(m);
+}
+
+/* ------------------------------------------------------------------- moving */
+
+/* Cuts `bytes` into parts of whole lines, one per rank, and takes this rank's. */
+static void divide(struct mapped *m, size_t bytes)
+{
+    const size_t n = (size_t)m->size, lines = (bytes + LINE - 1) / LINE;
+    const size_t each = (lines + n - 1) / n * LINE, first = (size_t)m->rank * each;
+    m->begin = first < bytes ? first : bytes;
+    m->end = m->begin + each < bytes ? m->begin + each : bytes;
+}
+
+polypath_result_t mapped_begin(struct mapped *m, uint32_t number)
+{
+    const struct board_call *c = &m->call;
+    const polypath_collective_t collective = c->frame.collective;
+    m->number = number;
+    for (int r = 0; r < m->size; r++) {
+        const struct mapped_notice *notice = m->notices[r];
+        const bool self = r == m->rank, output = output_needed(m, r) || m->spread;
+        m->in[r] = self ? c->send : exports_address(m->exports, r, notice->send, input_bytes(m));
+        m->out[r] = self ? c->recv : exports_address(m->exports, r, notice->recv, output_bytes(m));
+        if ((!self && input_needed(m, r) && !m->in[r]) || (!self && output && !m->out[r]))
+            return error_set(POLYPATH_ERROR_INTERNAL, "rank %d does not reach the registered memory of rank %d",
+                             m->rank, r);
+        if (!output_needed(m, r) && !m->spread && !self)
+            m->out[r] = NULL;
+    }
+    const size_t n = (size_t)m->size, all = c->bytes * n;
+    switch (collective) {
+    case POLYPATH_COLLECTIVE_ALL_REDUCE:
+    case POLYPATH_COLLECTIVE_REDUCE: divide(m, c->bytes); break;
+    case POLYPATH_COLLECTIVE_BROADCAST:
+        if (m->spread)
+            divide(m, c->bytes);
+        else
+            m->begin = 0, m->end = c->bytes;
+        break;
+    case POLYPATH_COLLECTIVE_ALL_GATHER:
+    case POLYPATH_COLLECTIVE_ALL_TO_ALL: m->begin = 0, m->end = all; break;
+    default: m->begin = 0, m->end = c->bytes;
+    }
+    m->at = m->begin;
+    m->moving = true;
+    m->stream =
+        (block_per_rank(collective) || collective == POLYPATH_COLLECTIVE_ALL_GATHER ? all : c->bytes) >= STREAM_BYTES;
+    return POLYPATH_SUCCESS;
+}
+
+static void copy(const struct mapped *m, char *to, const char *from, size_t bytes)
+{
+    if (to != from)
+        compute_copy(to, from, bytes, m->stream);
+}
+
+/* Whether rank r's output is written past the caches. Where the input has just been read, its lines are in them. */
+static bool past(const struct mapped *m, int r)
+{
+    return m->stream && m->out[r] != m->in[r];
+}
+
+/* [offset, offset + bytes) of everybody's input, reduced into every output that there is. */
+static void reduce(struct mapped *m, size_t offset, size_t bytes)
+{
+    const struct board_call *c = &m->call;
+    const size_t element = polypath_type_bytes(c->op.type), stop = offset + bytes;
+    int outputs = 0, to[2] = {-1, -1};
+    for (int r = 0; r < m->size; r++)
+        if (m->out[r] && outputs++ < 2)
+            to[outputs - 1] = r;
+    /* two outputs are written in the pass that reads the inputs; more from a tile that stays in the first cache */
+    const size_t most = outputs > 2 ? TILE_BYTES : bytes;
+    for (; offset < stop; offset += bytes) {
+        bytes = stop - offset < most ? stop - offset : most;
+        for (int r = 0; r < m->size; r++)
+            m->sources[r] = m->in[r] + offset;
+        char *second = outputs > 2 ? m->tile : outputs == 2 ? m->out[to[1]] + offset : NULL;
+        compute_reduce(&c->op, m->out[to[0]] + offset, second, m->sources, m->size, bytes / element,
+                       (past(m, to[0]) ? COMPUTE_STREAM_FIRST : 0) |
+                           (outputs == 2 && past(m, to[1]) ? COMPUTE_STREAM_SECOND : 0));
+        for (int r = to[0] + 1; r < m->size && outputs > 2; r++)
+            if (m->out[r])
+                compute_copy(m->out[r] + offset, m->tile, bytes, past(m, r));
+    }
+}
+
+/* The next piece, at most PIECE_BYTES and within one block. Returns its size. */
+static size_t move_piece(struct mapped *m)
+{
+    const struct board_call *c = &m->call;
+    const size_t me = (size_t)m->rank, n = (size_t)m->size;
+    size_t bytes = m->end - m->at < PIECE_BYTES ? m->end - m->at : PIECE_BYTES;
+    char *own = m->out[m->rank];
+    switch (c->frame.collective) {
+    case POLYPATH_COLLECTIVE_ALL_REDUCE:
+    case POLYPATH_COLLECTIVE_REDUCE: reduce(m, m->at, bytes); break;
+    case POLYPATH_COLLECTIVE_REDUCE_SCATTER: {
+        for (size_t r = 0; r < n; r++)
+            m->sources[r] = m->in[r] + me * c->bytes + m->at;
+        compute_reduce(&c->op, own + m->at, NULL, m->sources, m->size, bytes / polypath_type_bytes(c->op.type),
+                       m->stream && own != m->in[me] + me * c->bytes);
+        break;
+    }
+    case POLYPATH_COLLECTIVE_BROADCAST:
+        for (size_t r = 0; r < n; r++)
+            if (m->out[r])
+                copy(m, m->out[r] + m->at, m->in[c->frame.root] + m->at, bytes);
+        break;
+    case POLYPATH_COLLECTIVE_SCATTER: copy(m, own + m->at, m->in[c->frame.root] + me * c->bytes + m->at, bytes); break;
+    case POLYPATH_COLLECTIVE_GATHER:
+        copy(m, m->out[c->frame.root] + me * c->bytes + m->at, m->in[me] + m->at, bytes);
+        break;
+    default: { /* AllGather, AllToAll: the own block first, then those of the next ranks */
+        const size_t r = (me + m->at / c->bytes) % n, offset = m->at % c->bytes;
+        const size_t left = c->bytes - offset;
+        const char *from = m->in[r] + (c->frame.collective == POLYPATH_COLLECTIVE_ALL_TO_ALL ? me * c->bytes : 0);
+        bytes = bytes < left ? bytes : left;
+        copy(m, own + r * c->bytes + offset, from + offset, bytes);
+    }
+    }
+    return bytes;
+}
+
+static atomic_uint *finished(const struct mapped *m, int r)
+{
+    return &segment_board(m->segments[r])->mapped_done;
+}
+
+/* The first rank that is still at work, or -1. */
+static int at_work(const struct mapped *m)
+{
+    for (int r = 0; r < m->size; r++)
+        /* acquire: what it has written into our buffer; and it reads ours no more */
+        if (r != m->rank && (int32_t)(atomic_load_explicit(finished(m, r), memory_order_acquire) - m->number) < 0)
+            return r;
+    return -1;
+}
+
+bool mapped_advance(struct mapped *m, bool *moved)
+{
+    if (m->at < m->end) {
+        m->at += move_piece(m);
+        *moved = true;
+        if (m->at < m->end)
+            return false;
+    }
+    if (m->moving) {
+        m->moving = false;
+        *moved = true;
+        /* release: our writes into the others' buffers, and our reads of them, before they go on */
+        atomic_store_explicit(finished(m, m->rank), m->number, memory_order_release);
+        segment_ring_others(m->segments, m->size, m->rank);
+    }
+    return at_work(m) < 0;
+}
+
+bool mapped_peek(const struct mapped *m)
+{
+    return m->moving || at_work(m) < 0;
+}
+
+int mapped_waits_for(const struct mapped *m)
+{
+    return m->moving ? -1 : at_work(m);
+}

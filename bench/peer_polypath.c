@@ -1,9 +1,11 @@
 /*
  * Polypath as bench/peers.sh measures it: serves points (see peer/serve.h)
- * through the public interface, as any program would use it.
+ * through the public interface, as any program would use it. With the word
+ * "registered" the buffers are registered memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "peer/serve.h"
 #include "polypath/polypath.h"
@@ -66,10 +68,42 @@ static void agree_max(double *values, int count)
     must(polypath_all_reduce(values, values, (size_t)count, POLYPATH_FLOAT64, POLYPATH_MAX, comm));
 }
 
+/* Every rank takes and gives back the same buffers in the same order, so that each is registered by all at once. */
+static struct buffer {
+    void *memory;
+    polypath_window_t window;
+} registered[8];
+
+static struct buffer *find(const void *memory)
+{
+    for (size_t i = 0; i < sizeof registered / sizeof registered[0]; i++)
+        if (registered[i].memory == memory)
+            return &registered[i];
+    fprintf(stderr, "rank %d: more buffers than expected\n", peer.rank);
+    exit(1);
+}
+
+static void *allocate(size_t bytes)
+{
+    struct buffer *buffer = find(NULL);
+    must(polypath_mem_alloc(&buffer->memory, bytes));
+    must(polypath_comm_window_register(comm, buffer->memory, bytes, &buffer->window, 0));
+    return buffer->memory;
+}
+
+static void release(void *memory)
+{
+    struct buffer *buffer = find(memory);
+    must(polypath_comm_window_deregister(comm, buffer->window));
+    must(polypath_mem_free(memory));
+    buffer->memory = NULL;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 2) {
-        fprintf(stderr, "usage: polypath run -n N -- peer_polypath DIR   (started by bench/peers.sh)\n");
+    const bool in_registered = argc == 3 && !strcmp(argv[2], "registered");
+    if (argc != 2 && !in_registered) {
+        fprintf(stderr, "usage: polypath run -n N -- peer_polypath DIR [registered]   (started by bench/peers.sh)\n");
         return 2;
     }
     must(polypath_comm_create_from_env(&comm));
@@ -78,6 +112,10 @@ int main(int argc, char **argv)
     peer.operate = operate;
     peer.barrier = barrier;
     peer.agree_max = agree_max;
+    if (in_registered) {
+        peer.allocate = allocate;
+        peer.release = release;
+    }
     int status = peer_serve(&peer, argv[1]);
     must(polypath_comm_destroy(comm));
     return status;

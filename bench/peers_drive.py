@@ -86,6 +86,10 @@ def polypath(options, ranks, bound, directory):
             "--", f"{options.build}/bench/peer_polypath", directory]
 
 
+def polypath_registered(options, ranks, bound, directory):
+    return polypath(options, ranks, bound, directory) + ["registered"]
+
+
 def gloo(options, ranks, bound, directory):
     return [options.torch_python, "bench/peer_gloo.py", directory, str(ranks)]
 
@@ -97,6 +101,7 @@ UCX_ANYWHERE = ("--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "
 # name, what must be there, command, environment
 CANDIDATES = [
     (POLYPATH, "peer_polypath", polypath, {}),
+    ("polypath-registered", "peer_polypath", polypath_registered, {}),
     ("ompi", "peer_mpi.openmpi", open_mpi(), {}),
     ("ompi-sm", "peer_mpi.openmpi", open_mpi("--mca", "coll_sm_priority", "100"), {}),
     ("ompi-ucx", "peer_mpi.openmpi", open_mpi(*UCX_ANYWHERE), {}),

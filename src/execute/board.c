@@ -1,10 +1,11 @@
 /*
  * Boards. A board has BOARD_DEPTH slots used in turn; slot s of call number q
  * (q % BOARD_DEPTH == s) holds a line with the flag and up to BOARD_INLINE
- * bytes, a description of the call, and room for BOARD_BYTES.
+ * bytes, and a description of the call. What is longer lies in one of
+ * BOARD_DATA_DEPTH larger places, used in turn likewise.
  *
- * When may a slot be used again? Its readers must have finished with call
- * q - BOARD_DEPTH. Each rank publishes the last call it has finished (`done`).
+ * When may a slot be used again? Its readers must have finished with the call
+ * that used it last. Each rank publishes the last call it has finished (`done`).
  * A call in which everybody waits for everybody proves that all have finished
  * the one before it, so in the common case nobody looks at `done` at all.
  */
@@ -161,10 +162,22 @@ static bool everybody_meets(const struct board *b)
     }
 }
 
-/* Whether the slot of this call is free: everybody has finished the call that used it last. */
+/* The last call that may have used the place of this one. */
+static uint32_t used_last(const struct board *b)
+{
+    const bool fits = !announced(b) && b->call.bytes * blocks_of(b, b->call.frame.collective) <= BOARD_INLINE;
+    return b->number - (fits ? BOARD_DEPTH : BOARD_DATA_DEPTH);
+}
+
+static char *data_of(const struct board *b, int r)
+{
+    return b->memory[r]->data[b->number % BOARD_DATA_DEPTH];
+}
+
+/* Whether the place of this call is free: everybody has finished the call that used it last. */
 static bool slot_free(struct board *b)
 {
-    const uint32_t last = b->number - BOARD_DEPTH;
+    const uint32_t last = used_last(b);
     if (CALLS_APART(b->all_done, last) >= 0)
         return true;
     uint32_t least = b->number;
@@ -209,12 +222,12 @@ static void publish(struct board *b)
     const void *own = announced(b) ? NULL : contribution(b);
     b->sources[b->rank] = own;
     if (announced(b) && b->mapped) {
-        mapped_announce(b->mapped, &b->call, (struct mapped_notice *)(void *)slot->data);
+        mapped_announce(b->mapped, &b->call, (struct mapped_notice *)(void *)data_of(b, b->rank));
         go(b, mapped_own(b->mapped));
     }
     if (writes(b)) {
         if (bytes)
-            compute_copy(bytes <= BOARD_INLINE ? slot->line.data : slot->data, own, bytes, false);
+            compute_copy(bytes <= BOARD_INLINE ? slot->line.data : data_of(b, b->rank), own, bytes, false);
         slot->line.signature = b->signature;
         slot->frame = b->call.frame;
         /* release: contribution, signature and description before the flag */
@@ -268,8 +281,8 @@ static bool gathered(struct board *b, polypath_result_t *result)
             return true;
         }
         if (announced(b) && b->mapped && r >= b->heard) /* not heard yet: what it tells about its memory */
-            mapped_hear(b->mapped, r, (const struct mapped_notice *)(const void *)slot->data);
-        b->sources[r] = bytes <= BOARD_INLINE ? slot->line.data : slot->data;
+            mapped_hear(b->mapped, r, (const struct mapped_notice *)(const void *)data_of(b, r));
+        b->sources[r] = bytes <= BOARD_INLINE ? slot->line.data : data_of(b, r);
     }
     return true;
 }
@@ -290,7 +303,7 @@ static bool way_found(struct board *b, polypath_result_t *result)
             return true;
         }
         b->moved = true;
-        go(b, mapped_hear(b->mapped, r, (const struct mapped_notice *)(const void *)slot->data));
+        go(b, mapped_hear(b->mapped, r, (const struct mapped_notice *)(const void *)data_of(b, r)));
         if (b->way == WAY_MAPPED)
             *result = mapped_begin(b->mapped, b->number);
     }
@@ -460,7 +473,7 @@ int board_waits_for(const struct board *b)
     }
     for (int r = 0; r < b->size; r++)
         if (r != b->rank &&
-            CALLS_APART(atomic_load_explicit(&b->memory[r]->done, memory_order_relaxed), b->number - BOARD_DEPTH) < 0)
+            CALLS_APART(atomic_load_explicit(&b->memory[r]->done, memory_order_relaxed), used_last(b)) < 0)
             return r;
     return -1;
 }

@@ -65,7 +65,8 @@ struct channel {
 };
 
 /* What small collectives use (execute/board.h); here because it lies in the segment. */
-#define BOARD_DEPTH 4
+#define BOARD_DEPTH 32         /* calls that a rank may be ahead of others */
+#define BOARD_DATA_DEPTH 8     /* the same, of calls that do not fit into the flag's line */
 #define BOARD_BYTES 16384      /* largest contribution */
 #define BOARD_READ_BYTES 65536 /* most that one rank reads from all boards */
 #define BOARD_INLINE 56        /* bytes that fit into the flag's cache line */
@@ -77,13 +78,13 @@ struct board_slot {
         char data[BOARD_INLINE];
     } line;
     _Alignas(64) struct frame frame;
-    _Alignas(64) char data[BOARD_BYTES];
 };
 
 struct board_memory {
-    _Alignas(64) atomic_uint done; /* last call that the owner has finished; release */
+    _Alignas(64) atomic_uint done;        /* last call that the owner has finished; release */
     _Alignas(64) atomic_uint mapped_done; /* last mapped call that it has moved its part of; release (mapped.h) */
     struct board_slot slots[BOARD_DEPTH];
+    _Alignas(64) char data[BOARD_DATA_DEPTH][BOARD_BYTES];
 };
 
 /* What middle-sized and large collectives of one host use (execute/stage.c); two rings of slots. */

@@ -74,7 +74,7 @@ static size_t available(void)
     return machine < group ? machine : group;
 }
 
-/* A sealed anonymous file of `bytes`, reserved; -1 with the error set. */
+/* A sealed anonymous file of `bytes`, not yet filled in; -1 with the error set. */
 static int make_file(size_t bytes, unsigned flags, polypath_result_t *result)
 {
     /* the kernel does not refuse what it does not have: it would kill processes for it, perhaps others than this one */
@@ -88,9 +88,6 @@ static int make_file(size_t bytes, unsigned flags, polypath_result_t *result)
     int code = fd < 0 ? errno : 0;
     if (!code && ftruncate(fd, (off_t)bytes))
         code = errno;
-    /* reserved now: running out later would be a SIGBUS instead of an error */
-    if (!code)
-        code = posix_fallocate(fd, 0, (off_t)bytes);
     if (!code && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
         code = errno;
     if (!code)
@@ -102,10 +99,41 @@ static int make_file(size_t bytes, unsigned flags, polypath_result_t *result)
     return -1;
 }
 
-static void *map_file(int fd, size_t bytes, void *where)
+/* Addresses for `bytes`, at the beginning of a huge page if they are as long as one; NULL: none. */
+static char *find_room(size_t bytes)
 {
-    void *base = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE | (where ? MAP_FIXED : 0), fd, 0);
-    return base == MAP_FAILED ? NULL : base;
+    const size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE, more = bytes + unit - PAGE;
+    char *all = mmap(NULL, more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED)
+        return NULL;
+    char *base = (char *)round_up((uintptr_t)all, unit);
+    if (base != all)
+        munmap(all, (size_t)(base - all));
+    if (more != bytes + (size_t)(base - all))
+        munmap(base + bytes, more - bytes - (size_t)(base - all));
+    return base;
+}
+
+/*
+ * Maps a file, where the system gives huge pages for the asking on those, and
+ * fills its pages in now. NULL: no memory; errno says why.
+ */
+static char *map_file(int fd, size_t bytes)
+{
+    char *base = find_room(round_up(bytes, PAGE));
+    if (!base)
+        return NULL;
+    if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED) {
+        if (bytes >= HUGE_PAGE)
+            madvise(base, bytes, MADV_HUGEPAGE);
+        /* EINVAL: the kernel is older than this advice (5.14); then pages come as they are touched */
+        if (!madvise(base, bytes, MADV_POPULATE_WRITE) || errno == EINVAL)
+            return base;
+    }
+    const int code = errno;
+    munmap(base, round_up(bytes, PAGE));
+    errno = code;
+    return NULL;
 }
 
 static struct area *find_area(const void *begin, size_t bytes)
@@ -136,6 +164,22 @@ static void remove_area(struct area *a)
     atomic_fetch_add_explicit(&changes, 1, memory_order_release);
 }
 
+/* Gives an area a file and its memory; false with the error set. */
+static bool make_area(struct area *a, size_t bytes, unsigned flags, polypath_result_t *result)
+{
+    a->bytes = bytes;
+    a->fd = make_file(bytes, flags, result);
+    if (a->fd < 0)
+        return false;
+    a->base = map_file(a->fd, bytes);
+    if (a->base)
+        return true;
+    *result =
+        error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "cannot map %zu bytes of shared memory: %s", bytes, strerror(errno));
+    close(a->fd);
+    return false;
+}
+
 polypath_result_t exports_allocate(size_t bytes, void **memory)
 {
     polypath_result_t result = POLYPATH_SUCCESS;
@@ -143,24 +187,13 @@ polypath_result_t exports_allocate(size_t bytes, void **memory)
     if (!a)
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
     a->fd = -1;
-    if (bytes >= HUGE_PAGE) { /* reserved huge pages, if there are some */
-        a->bytes = round_up(bytes, HUGE_PAGE);
-        a->fd = make_file(a->bytes, MFD_HUGETLB, &result);
-    }
-    if (a->fd < 0) {
-        a->bytes = round_up(bytes ? bytes : 1, PAGE);
-        a->fd = make_file(a->bytes, 0, &result);
-    }
-    if (a->fd >= 0 && !(a->base = map_file(a->fd, a->bytes, NULL))) {
-        result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "cannot map %zu bytes of shared memory: %s", a->bytes,
-                           strerror(errno));
-        close(a->fd);
-    }
+    const bool huge = bytes >= HUGE_PAGE; /* reserved huge pages first, if there are some */
+    if (!huge || !make_area(a, round_up(bytes, HUGE_PAGE), MFD_HUGETLB, &result))
+        make_area(a, round_up(bytes ? bytes : 1, PAGE), 0, &result);
     if (!a->base) {
         free(a);
         return result;
     }
-    madvise(a->base, a->bytes, MADV_HUGEPAGE); /* where the system gives huge pages for the asking; else nothing */
     pthread_mutex_lock(&lock);
     add_area(a);
     pthread_mutex_unlock(&lock);
@@ -225,9 +258,9 @@ static bool all_ordinary(const char *begin, size_t bytes)
 /* Puts pages with the same contents, of `fd` or (-1) private ones, into the place of [base, base + bytes). */
 static bool replace(char *base, size_t bytes, int fd)
 {
-    const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-    char *fresh = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_POPULATE, fd, 0);
-    if (fresh == MAP_FAILED)
+    char *fresh =
+        fd >= 0 ? map_file(fd, bytes) : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!fresh || fresh == MAP_FAILED)
         return false;
     memcpy(fresh, base, bytes);
     if (mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) != MAP_FAILED)
@@ -508,7 +541,7 @@ static bool add_reach(struct peer *p, const struct message *m, int fd)
         p->reach = grown;
         p->room = room;
     }
-    char *base = map_file(fd, m->bytes, NULL);
+    char *base = map_file(fd, m->bytes);
     if (!base)
         return false;
     p->reach[p->count++] = (struct reach){m->number, base, m->bytes};

@@ -26,7 +26,10 @@
 
 static const char *const shm_only[] = {"POLYPATH_PATHS=shm", NULL};
 static const char *const with_cma[] = {"POLYPATH_PATHS=shm,cma", NULL};
+static const char *const only_cma_share[] = {"POLYPATH_PATHS=shm,cma", "POLYPATH_SHARES=0,1", NULL};
 static const char *const not_wanted[] = {"POLYPATH_PATHS=shm", "POLYPATH_MAPPED=0", NULL};
+static const char *const failing_fetch[] = {"POLYPATH_PATHS=shm,cma", "POLYPATH_SHARES=0,1", "POLYPATH_LOG=none",
+                                            "POLYPATH_TIMEOUT_MS=1500", NULL};
 static const char *const failing[] = {"POLYPATH_PATHS=shm", "POLYPATH_LOG=none", "POLYPATH_TIMEOUT_MS=1500", NULL};
 
 static uint64_t draw(uint64_t *state)
@@ -95,6 +98,32 @@ static void sweep(struct rank *me)
 static void test_every_collective(void **state)
 {
     RANKS_RUN(.size = *(const int *)*state, .body = sweep, .environment = shm_only);
+}
+
+/* The same out of ordinary memory, copied from the other processes. A Reduce and scaled sums cannot go this way. */
+static void fetch_sweep(struct rank *me)
+{
+    uint64_t state = 22;
+    for (size_t k = 0; k < KINDS; k++)
+        for (int type = 0; type < POLYPATH_TYPE_COUNT; type++)
+            for (int op = 0; op < (exercise_reduces(kinds[k].kind) ? REFERENCE_OPS : 1); op++) {
+                EXERCISE(me, me->comm, .kind = kinds[k].kind, .type = (polypath_type_t)type, .op = op,
+                         .count = 17000 + draw(&state) % 3000, .root = (int)(draw(&state) % (uint64_t)me->size),
+                         .in_place = draw(&state) & 1, .offset = draw(&state) % 3 ? 0 : draw(&state) % 8,
+                         .seed = state);
+                const bool fetched = op != REFERENCE_SCALED && kinds[k].kind != EXERCISE_REDUCE;
+                CHECK(me, went(me, kinds[k].collective, "fetch") == fetched, "went %s",
+                      polypath_comm_algorithm(me->comm, kinds[k].collective));
+            }
+    for (size_t k = 0; k < KINDS; k++) /* several pieces, past the caches */
+        EXERCISE(me, me->comm, .kind = kinds[k].kind, .type = POLYPATH_FLOAT32, .count = 1500007, .root = 1,
+                 .in_place = k & 1, .seed = k);
+    CHECK(me, mapped_calls(me) == 0, "nothing is registered");
+}
+
+static void test_fetching(void **state)
+{
+    RANKS_RUN(.size = *(const int *)*state, .body = fetch_sweep, .environment = only_cma_share);
 }
 
 /* Long messages, which are written past the caches, and in several pieces. */
@@ -475,18 +504,27 @@ static void test_arguments(void **state)
 }
 
 /* Rank 2 dies, stops or calls something else while the others are in mapped calls. */
-enum trouble { TROUBLE_DIES, TROUBLE_STOPS, TROUBLE_OTHER_COUNT };
+struct trouble {
+    enum trouble_kind { TROUBLE_DIES, TROUBLE_STOPS, TROUBLE_OTHER_COUNT } kind;
+    bool fetch; /* from ordinary memory, instead of working on registered memory */
+};
 
 static void trouble_body(struct rank *me)
 {
-    const enum trouble trouble = *(const enum trouble *)me->context;
-    void *memory;
+    static int32_t ordinary[2 * COUNT];
+    const struct trouble *t = me->context;
+    const enum trouble_kind trouble = t->kind;
+    void *memory = ordinary;
     polypath_window_t window;
-    OK(me, polypath_mem_alloc(&memory, sizeof(int32_t) * 2 * COUNT));
-    OK(me, polypath_comm_window_register(me->comm, memory, sizeof(int32_t) * 2 * COUNT, &window, 0));
+    if (!t->fetch) {
+        OK(me, polypath_mem_alloc(&memory, sizeof ordinary));
+        OK(me, polypath_comm_window_register(me->comm, memory, sizeof ordinary, &window, 0));
+    }
     int32_t *in = memory, *out = in + COUNT;
     for (int i = 0; i < 5; i++)
         all_reduce(me, in, out, i);
+    CHECK(me, went(me, POLYPATH_COLLECTIVE_ALL_REDUCE, t->fetch ? "fetch" : "mapped"), "went %s",
+          polypath_comm_algorithm(me->comm, POLYPATH_COLLECTIVE_ALL_REDUCE));
     if (me->rank == 2 && trouble == TROUBLE_DIES)
         raise(SIGKILL);
     if (me->rank == 2 && trouble == TROUBLE_STOPS) {
@@ -518,10 +556,14 @@ static void trouble_body(struct rank *me)
 static void test_ranks_that_fail(void **state)
 {
     (void)state;
-    static const enum trouble troubles[] = {TROUBLE_DIES, TROUBLE_STOPS, TROUBLE_OTHER_COUNT};
+    static const struct trouble troubles[] = {
+        {TROUBLE_DIES, false}, {TROUBLE_STOPS, false}, {TROUBLE_OTHER_COUNT, false},
+        {TROUBLE_DIES, true},  {TROUBLE_STOPS, true},  {TROUBLE_OTHER_COUNT, true},
+    };
     for (size_t i = 0; i < sizeof troubles / sizeof troubles[0]; i++)
-        RANKS_RUN(.size = 3, .body = trouble_body, .context = &troubles[i], .environment = failing,
-                  .killed = troubles[i] == TROUBLE_DIES ? 1u << 2 : 0);
+        RANKS_RUN(.size = 3, .body = trouble_body, .context = &troubles[i],
+                  .environment = troubles[i].fetch ? failing_fetch : failing,
+                  .killed = troubles[i].kind == TROUBLE_DIES ? 1u << 2 : 0);
 }
 
 int main(void)
@@ -531,6 +573,9 @@ int main(void)
         cmocka_unit_test_prestate(test_every_collective, &sizes[0]),
         cmocka_unit_test_prestate(test_every_collective, &sizes[1]),
         cmocka_unit_test_prestate(test_every_collective, &sizes[3]),
+        cmocka_unit_test_prestate(test_fetching, &sizes[0]),
+        cmocka_unit_test_prestate(test_fetching, &sizes[2]),
+        cmocka_unit_test_prestate(test_fetching, &sizes[3]),
         cmocka_unit_test(test_long_messages),
         cmocka_unit_test(test_memory_is_announced_by_its_first_use),
         cmocka_unit_test(test_ordinary_memory_on_one_rank),

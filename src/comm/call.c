@@ -330,24 +330,31 @@ void call_describe(const struct polypath_request *call, struct frame *frame, str
 static bool may_be_staged(const struct polypath_comm *comm, const struct polypath_request *call)
 {
     return !call->npoints && !call->variant && comm->board && call->block_bytes &&
-           comm->allowed >> comm->shm_path & 1 && board_stages(comm->board, call->collective) &&
+           board_stages(comm->board, call->collective) &&
            !board_takes(comm->board, call->collective, call->block_bytes);
 }
 
-/* It does, if all of its share is on path shm, or where windows are registered: memory in them is reached from there.
- */
+/* It does, if all of its share is on path shm, or on path cma where ranks can fetch from each other, ... */
 static bool goes_over_stages(struct polypath_comm *comm, struct polypath_request *call)
 {
     const bool may = may_be_staged(comm, call);
+    call->staged_path = comm->shm_path;
     if (may && comm->registered)
-        return true;
+        return true; /* ... or where windows are registered: memory in them is reached from there */
     tune_shares(call);
-    return may && call->shares[comm->shm_path] == BALANCE_ONE;
+    if (!may)
+        return false;
+    if (call->shares[comm->shm_path] == BALANCE_ONE)
+        return true;
+    call->staged_path = comm->cma_path;
+    return comm->cma_path >= 0 && call->shares[comm->cma_path] == BALANCE_ONE && !call->scaled &&
+           board_fetches(comm->board, call->collective);
 }
 
 static void begin_on_board(struct polypath_comm *comm, struct polypath_request *call)
 {
-    struct board_call small = {.scalar = call->scaled ? call->scalar : NULL,
+    struct board_call small = {.fetch = call->staged && call->staged_path == comm->cma_path,
+                               .scalar = call->scaled ? call->scalar : NULL,
                                .send = call->send,
                                .recv = call->recv,
                                .bytes = call->block_bytes};
@@ -355,7 +362,8 @@ static void begin_on_board(struct polypath_comm *comm, struct polypath_request *
     small.frame.call = comm->next_call++;
     call->host.frame = small.frame;
     if (!call->internal)
-        small_remember(comm, call->collective, call->staged ? small_stage : small_board);
+        small_remember(comm, call->collective, call->staged ? small_stage : small_board,
+                       call->staged ? call->staged_path : comm->shm_path);
     atomic_store_explicit(&call->state, CALL_RUNNING, memory_order_relaxed);
     board_begin(comm->board, &small);
 }
@@ -517,12 +525,14 @@ polypath_result_t call_advance(struct polypath_comm *comm, bool *idle)
     if (call->observe)
         tune_observe(call);
     if (call->staged) {
-        comm->staged_bytes += call->bytes;
-        comm->staged_calls++;
+        comm->staged_bytes[call->staged_path] += call->bytes;
+        comm->staged_calls[call->staged_path]++;
     }
     if (call->staged && !call->internal && board_was_mapped(comm->board)) {
         comm->last_algorithm[call->collective] = small_mapped;
         comm->statistics.mapped_calls++;
+    } else if (call->staged && !call->internal && board_was_fetched(comm->board)) {
+        comm->last_algorithm[call->collective] = small_fetch;
     }
     if (!call->internal) {
         comm->statistics.calls++;

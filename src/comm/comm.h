@@ -129,7 +129,8 @@ struct polypath_request {
     uint32_t shares[BALANCE_PATHS];
     bool observe;
     bool on_board;      /* small, or staged: see small.c */
-    bool staged;        /* too large for the board itself: over the stages */
+    bool staged;        /* too large for the board itself: over the stages, or past them */
+    int staged_path;    /* which path that counts for: shm, or cma where ranks fetch from each other */
     uint64_t begin_ns;  /* when it began, if staged */
     size_t block_bytes; /* of one block, or of the whole for AllReduce, Reduce, Broadcast */
 };
@@ -218,6 +219,8 @@ struct polypath_comm {
     struct polypath_window *first_window;
     struct small_memo small;
     int shm_path; /* index of path shm, or -1 */
+    int cma_path; /* likewise */
+    int *pids;    /* per rank */
     int *control_fds;
     struct host *host;
     struct balance *balance;
@@ -261,7 +264,7 @@ struct polypath_comm {
 
     struct scaled_op scaled_ops[SCALED_OPS];
     uint32_t splits;
-    uint64_t staged_bytes, staged_calls; /* of path shm, past its links */
+    uint64_t staged_bytes[HOST_PATHS], staged_calls[HOST_PATHS]; /* past the paths' links */
     bool cache_changed;
     polypath_statistics_t statistics;
     double last_shares[POLYPATH_COLLECTIVE_COUNT][HOST_PATHS];
@@ -354,10 +357,10 @@ void tune_exchange_end(struct polypath_comm *comm);
 
 /* small.c */
 /* How calls past the executor go, for polypath_comm_algorithm(). One address each. */
-extern const char small_board[], small_stage[], small_mapped[], small_direct[];
+extern const char small_board[], small_stage[], small_mapped[], small_fetch[], small_direct[];
 
-/* What the user may ask for: a call went this way, all of it over path shm. */
-void small_remember(struct polypath_comm *comm, polypath_collective_t collective, const char *algorithm);
+/* What the user may ask for: a call went this way, all of it over this path. */
+void small_remember(struct polypath_comm *comm, polypath_collective_t collective, const char *algorithm, int path);
 polypath_result_t small_start(struct polypath_comm *comm);
 void small_stop(struct polypath_comm *comm);
 bool small_takes(const struct polypath_comm *comm, polypath_collective_t collective, size_t bytes, uint32_t variant);

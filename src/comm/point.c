@@ -116,7 +116,7 @@ int point_at_once(struct polypath_comm *comm, struct point *points, int npoints)
     if (!left) {
         comm->statistics.calls++;
         if (comm->last_algorithm[POLYPATH_COLLECTIVE_SEND_RECV] != small_direct)
-            small_remember(comm, POLYPATH_COLLECTIVE_SEND_RECV, small_direct);
+            small_remember(comm, POLYPATH_COLLECTIVE_SEND_RECV, small_direct, comm->shm_path);
     }
     return left;
 }

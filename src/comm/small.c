@@ -12,25 +12,33 @@
 #include "comm/comm.h"
 #include "system/clock.h"
 
-const char small_board[] = "board", small_stage[] = "stage", small_mapped[] = "mapped", small_direct[] = "direct";
+const char small_board[] = "board", small_stage[] = "stage", small_mapped[] = "mapped", small_fetch[] = "fetch",
+           small_direct[] = "direct";
 
 polypath_result_t small_start(struct polypath_comm *comm)
 {
-    comm->shm_path = -1;
-    for (int p = 0; p < comm->npaths; p++)
+    comm->shm_path = comm->cma_path = -1;
+    for (int p = 0; p < comm->npaths; p++) {
         if (!strcmp(comm->paths[p].kind, "shm"))
             comm->shm_path = p;
+        if (!strcmp(comm->paths[p].kind, "cma") && comm->working >> p & 1)
+            comm->cma_path = p;
+    }
     /* a board knows one way only; who names an algorithm wants that one */
     if (!comm->one_host || comm->size == 1 || comm->shm_path < 0 || *comm->settings.algorithm)
         return POLYPATH_SUCCESS;
     comm->board_segments = calloc((size_t)comm->size, sizeof *comm->board_segments);
-    if (comm->board_segments) {
+    comm->pids = calloc((size_t)comm->size, sizeof *comm->pids);
+    if (comm->board_segments && comm->pids) {
+        for (int r = 0; r < comm->size; r++)
+            comm->pids[r] = comm->infos[r].pid;
         for (int r = 0; r < comm->size; r++)
             comm->board_segments[r] = r == comm->rank ? comm->segment : comm->peer_segments[r];
         if (comm->settings.mapped)
             comm->exports = exports_open(comm->size, comm->control_fds);
         if (comm->exports || !comm->settings.mapped)
-            comm->board = board_create(comm->rank, comm->size, comm->board_segments, comm->exports);
+            comm->board = board_create(comm->rank, comm->size, comm->board_segments, comm->exports,
+                                       comm->cma_path >= 0 ? comm->pids : NULL);
     }
     if (!comm->board)
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
@@ -43,6 +51,7 @@ void small_stop(struct polypath_comm *comm)
 {
     board_free(comm->board);
     exports_close(comm->exports);
+    free(comm->pids);
     free(comm->board_segments);
 }
 
@@ -106,11 +115,11 @@ polypath_result_t small_check(struct polypath_comm *comm, const struct frame *mi
     return result;
 }
 
-void small_remember(struct polypath_comm *comm, polypath_collective_t collective, const char *algorithm)
+void small_remember(struct polypath_comm *comm, polypath_collective_t collective, const char *algorithm, int path)
 {
     comm->last_algorithm[collective] = algorithm;
     memset(comm->last_shares[collective], 0, sizeof comm->last_shares[0]);
-    comm->last_shares[collective][comm->shm_path] = 1;
+    comm->last_shares[collective][path] = 1;
 }
 
 /* The long wait of a blocking small call; ends it. */
@@ -140,7 +149,7 @@ bool small_call(struct polypath_comm *comm, struct board_call *call, polypath_re
     call->frame.call = comm->next_call++;
     comm->statistics.calls++;
     if (comm->last_algorithm[call->frame.collective] != small_board)
-        small_remember(comm, call->frame.collective, small_board);
+        small_remember(comm, call->frame.collective, small_board, comm->shm_path);
     if (!board_try(comm->board, call, comm->oversubscribed ? 0 : comm->settings.spin, result))
         wait_long(comm, &call->frame, result);
     else if (*result)

@@ -16,6 +16,8 @@
 #include "system/log.h"
 
 #define OBSERVE_BYTES (64u << 10) /* smaller calls are not split, so there is nothing to learn */
+#define SHORT_BYTES (4u << 20)    /* between ranks of one host */
+#define SHORT_TIMES 8u
 #define PROBE_BYTES (256u << 10)
 #define PROBE_BYTES_MAX (8u << 20)
 #define PROBE_NS 30000000u /* how long one measurement of a path's rate may take */
@@ -130,6 +132,17 @@ static void observe(struct polypath_comm *comm, struct balance *balance, const s
     comm->cache_changed = true;
 }
 
+/*
+ * Calls between two looks. On one host a short call takes microseconds, and a
+ * few of them say nothing: one interruption outweighs them all.
+ */
+static uint32_t window_calls(const struct polypath_request *call)
+{
+    const struct polypath_comm *comm = call->comm;
+    const uint32_t calls = (uint32_t)comm->settings.balance_window;
+    return comm->one_host && call->bytes < SHORT_BYTES ? SHORT_TIMES * calls : calls;
+}
+
 void tune_observe(struct polypath_request *call)
 {
     struct polypath_comm *comm = call->comm;
@@ -143,12 +156,12 @@ void tune_observe(struct polypath_request *call)
         struct host_path_report report = {0};
         if (!call->staged)
             host_report(comm->host, p, &report);
-        else if (p == comm->shm_path)
+        else if (p == call->staged_path)
             report = (struct host_path_report){.bytes_sent = call->bytes, .busy_ns = elapsed_ns};
         w->sum.bytes[p] += report.bytes_sent + report.bytes_received;
         w->sum.busy_ns[p] += report.busy_ns;
     }
-    if (++w->calls < comm->settings.balance_window)
+    if (++w->calls < window_calls(call))
         return;
     if (call->npoints) {
         observe(comm, comm->point_balance, w); /* only the sender's own choice: nothing to agree on */
@@ -344,9 +357,21 @@ static void inform(struct polypath_comm *comm)
     }
     /*
      * The paths of one host share its cores and its memory, so their rates do
-     * not add up: begin with the best one. Others come in by probes and trials.
+     * not add up. Where a whole call can go past the executor (over stages, or by
+     * fetching) it is never split, and the paths are tried against each other:
+     * they differ by collective and size by more than AllReduce, which has been
+     * measured, can tell. Otherwise begin with the best one; others come in by probes.
      */
-    for (int p = 0; p < comm->npaths && comm->one_host; p++)
+    const bool whole = comm->board && board_stages(comm->board, POLYPATH_COLLECTIVE_ALL_REDUCE);
+    if (whole) {
+        struct balance_settings settings = balance_default_settings();
+        settings.minimum_bytes = UINT64_MAX;
+        settings.contested = 3 * BALANCE_ONE;
+        settings.looks_bytes = SHORT_BYTES;
+        settings.looks = 3; /* the first calls another way find the caches as the other one has left them */
+        balance_set_settings(comm->balance, &settings);
+    }
+    for (int p = 0; p < comm->npaths && comm->one_host && !whole; p++)
         if (p != best && known[p].bytes_per_us)
             known[p].bytes_per_us = 1;
     if (comm->one_host && comm->npaths)

@@ -26,6 +26,7 @@ enum way {
     WAY_OPEN, /* larger; which of the following, the announcements will tell */
     WAY_STAGE,
     WAY_MAPPED,
+    WAY_FETCH,
 };
 
 struct board {
@@ -50,7 +51,8 @@ struct board {
     char scaled[BOARD_BYTES];       /* own contribution after scaling */
 };
 
-struct board *board_create(int rank, int size, struct segment *const *segments, struct exports *exports)
+struct board *board_create(int rank, int size, struct segment *const *segments, struct exports *exports,
+                           const int *pids)
 {
     struct board *b = calloc(1, sizeof *b);
     if (!b)
@@ -70,7 +72,7 @@ struct board *board_create(int rank, int size, struct segment *const *segments, 
         stages &= segments[r]->stage_bytes != 0;
     }
     if ((stages && !(b->stage = stage_create(rank, size, segments))) ||
-        (stages && exports && !(b->mapped = mapped_create(rank, size, segments, exports)))) {
+        (stages && exports && !(b->mapped = mapped_create(rank, size, segments, exports, pids)))) {
         board_free(b);
         return NULL;
     }
@@ -120,6 +122,12 @@ static uint32_t sign(const struct frame *f)
     return (uint32_t)(x >> 32) ^ f->call;
 }
 
+/* The ranks work on each other's buffers. */
+static bool in_place(const struct board *b)
+{
+    return b->way == WAY_MAPPED || b->way == WAY_FETCH;
+}
+
 /* Larger than the board holds: announced on it only. */
 static bool announced(const struct board *b)
 {
@@ -151,7 +159,7 @@ static bool needs(const struct board *b, int rank)
 
 static bool everybody_meets(const struct board *b)
 {
-    if (b->way == WAY_MAPPED)
+    if (in_place(b))
         return true;
     switch (b->call.frame.collective) {
     case POLYPATH_COLLECTIVE_BROADCAST:
@@ -210,7 +218,7 @@ static void go(struct board *b, enum mapped_verdict verdict)
 {
     if (verdict == MAPPED_OPEN)
         return;
-    b->way = verdict == MAPPED_YES ? WAY_MAPPED : WAY_STAGE;
+    b->way = verdict == MAPPED_YES ? WAY_MAPPED : verdict == MAPPED_FETCH ? WAY_FETCH : WAY_STAGE;
     if (b->way == WAY_STAGE)
         stage_begin(b->stage, &b->call);
 }
@@ -303,9 +311,11 @@ static bool way_found(struct board *b, polypath_result_t *result)
             return true;
         }
         b->moved = true;
-        go(b, mapped_hear(b->mapped, r, (const struct mapped_notice *)(const void *)data_of(b, r)));
-        if (b->way == WAY_MAPPED)
-            *result = mapped_begin(b->mapped, b->number);
+        const enum mapped_verdict verdict =
+            mapped_hear(b->mapped, r, (const struct mapped_notice *)(const void *)data_of(b, r));
+        go(b, verdict);
+        if (in_place(b))
+            *result = mapped_begin(b->mapped, verdict, b->number);
     }
     return true;
 }
@@ -377,9 +387,19 @@ void board_begin(struct board *b, const struct board_call *call)
         go(b, MAPPED_NO);
 }
 
+bool board_fetches(const struct board *b, polypath_collective_t collective)
+{
+    return b->mapped && mapped_fetches(b->mapped, collective);
+}
+
 bool board_was_mapped(const struct board *b)
 {
     return b->way == WAY_MAPPED;
+}
+
+bool board_was_fetched(const struct board *b)
+{
+    return b->way == WAY_FETCH;
 }
 
 bool board_moved(struct board *b)
@@ -390,11 +410,12 @@ bool board_moved(struct board *b)
 }
 
 /* Moves what can be moved of a call whose way is known; true when that is all. */
-static bool further(struct board *b, bool met)
+static bool further(struct board *b, bool met, polypath_result_t *result)
 {
     switch (b->way) {
     case WAY_BOARD: return met;
-    case WAY_MAPPED: return met && mapped_advance(b->mapped, &b->moved);
+    case WAY_MAPPED:
+    case WAY_FETCH: return met && mapped_advance(b->mapped, &b->moved, result);
     default: return stage_advance(b->stage, met, &b->moved);
     }
 }
@@ -413,9 +434,11 @@ bool board_advance(struct board *b, polypath_result_t *result)
         b->busy = false;
         return true;
     }
-    if (!found || !further(b, met))
+    if (!found || !further(b, met, result))
         return false;
     b->busy = false;
+    if (*result)
+        return true;
     if (b->way == WAY_BOARD)
         deliver(b);
     if (everybody_meets(b))
@@ -452,7 +475,7 @@ bool board_peek(void *board)
         return slot_free(b);
     if (b->way == WAY_STAGE && stage_peek(b->stage, b->waiting >= b->size))
         return true;
-    if (b->way == WAY_MAPPED && b->waiting >= b->size)
+    if (in_place(b) && b->waiting >= b->size)
         return mapped_peek(b->mapped);
     const int awaited = b->way == WAY_OPEN ? b->heard : b->waiting;
     if (awaited >= b->size)
@@ -467,9 +490,7 @@ int board_waits_for(const struct board *b)
         const int awaited = b->way == WAY_OPEN ? b->heard : b->waiting;
         if (awaited < b->size)
             return awaited;
-        return b->way == WAY_STAGE    ? stage_waits_for(b->stage)
-               : b->way == WAY_MAPPED ? mapped_waits_for(b->mapped)
-                                      : -1;
+        return b->way == WAY_STAGE ? stage_waits_for(b->stage) : in_place(b) ? mapped_waits_for(b->mapped) : -1;
     }
     for (int r = 0; r < b->size; r++)
         if (r != b->rank &&

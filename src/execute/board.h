@@ -24,6 +24,7 @@ struct board;
 
 /* One small call. `bytes` is that of one block: of the whole message for AllReduce, Reduce and Broadcast. */
 struct board_call {
+    bool fetch;         /* a larger one: ranks may copy from each other's processes; agreed */
     struct frame frame; /* describes the call; compared between ranks */
     struct compute_op op;
     const void *scalar; /* of a scaled sum; NULL otherwise */
@@ -34,17 +35,22 @@ struct board_call {
 
 /*
  * Boards of ranks 0..size-1 in `segments` (segments[rank] is the own one). The
- * segments and the exports (NULL: nothing is reached in place) must outlive the
- * board. NULL on out of memory.
+ * segments, the exports (NULL: nothing is reached in place) and the process
+ * numbers (NULL: nothing is fetched) must outlive the board. NULL on out of memory.
  */
-struct board *board_create(int rank, int size, struct segment *const *segments, struct exports *exports);
+struct board *board_create(int rank, int size, struct segment *const *segments, struct exports *exports,
+                           const int *pids);
 void board_free(struct board *board);
 
 /* Whether a call of this collective may be larger than that: it is announced on the board and moves over stages. */
 bool board_stages(const struct board *board, polypath_collective_t collective);
 
-/* Whether the last call worked on the ranks' buffers in place (mapped.h). */
+/* Whether ranks can fetch what such a larger call needs from each other. */
+bool board_fetches(const struct board *board, polypath_collective_t collective);
+
+/* Whether the last call worked on the ranks' buffers in place, or fetched from them (mapped.h). */
 bool board_was_mapped(const struct board *board);
+bool board_was_fetched(const struct board *board);
 
 /* Whether a call of this many bytes a block goes over the board; depends on agreed numbers only. */
 bool board_takes(const struct board *board, polypath_collective_t collective, size_t bytes);

@@ -10,56 +10,36 @@
  *                              each rank copies a part of the message to all
  *   Gather                     the root's output (each rank delivers)
  */
-#include "execute/mapped.h"
+#include "execute/mapped_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "system/error.h"
 
-#define LINE 64u
-#define PIECE_BYTES (256u << 10) /* moved between two looks at the rest of the world */
-#define TILE_BYTES (8u << 10)    /* of a result on its way into several outputs; stays in the first cache */
+#define TILE_BYTES (8u << 10) /* of a result on its way into several outputs; stays in the first cache */
 
 /* Outputs from here on do not stay in the caches anyhow, and are written past them. */
 #define STREAM_BYTES (4u << 20)
 
-struct mapped {
-    int rank, size;
-    struct segment *const *segments;
-    struct exports *exports;
-    struct board_call call;
-    struct mapped_notice *own;
-    struct mapped_notice **notices; /* per rank, copies; [rank] is the own one */
-    int heard;
-    bool no;
-    bool spread; /* Broadcast into outputs that all can reach */
-
-    uint32_t number;
-    const char **in; /* per rank, addresses here */
-    char **out;
-    const void **sources;
-    size_t begin, end, at; /* of the bytes this rank moves: those done are before `at` */
-    bool stream, moving;
-    char *tile;
-};
-
-struct mapped *mapped_create(int rank, int size, struct segment *const *segments, struct exports *exports)
+struct mapped *mapped_create(int rank, int size, struct segment *const *segments, struct exports *exports,
+                             const int *pids)
 {
     const size_t n = (size_t)size, notice = (sizeof(struct mapped_notice) + n * sizeof(uint32_t) + 7) / 8 * 8;
     struct mapped *m = notice <= BOARD_BYTES ? calloc(1, sizeof *m) : NULL;
     if (!m)
         return NULL;
-    *m = (struct mapped){.rank = rank, .size = size, .segments = segments, .exports = exports};
+    *m = (struct mapped){.rank = rank, .size = size, .segments = segments, .exports = exports, .pids = pids};
     m->notices = calloc(n, sizeof *m->notices);
     m->in = calloc(n, sizeof *m->in);
     m->out = calloc(n, sizeof *m->out);
     m->sources = calloc(n, sizeof *m->sources);
     m->tile = aligned_alloc(LINE, TILE_BYTES);
+    m->fetched = pids ? aligned_alloc(4096, n * MAPPED_FETCH_TILE) : NULL;
     char *room = calloc(n, notice);
     if (m->notices)
         m->notices[0] = (struct mapped_notice *)(void *)room;
-    if (!m->notices || !m->in || !m->out || !m->sources || !m->tile || !room) {
+    if (!m->notices || !m->in || !m->out || !m->sources || !m->tile || !room || (pids && !m->fetched)) {
         mapped_free(m);
         return NULL;
     }
@@ -80,7 +60,13 @@ void mapped_free(struct mapped *m)
     free(m->out);
     free(m->sources);
     free(m->tile);
+    free(m->fetched);
     free(m);
+}
+
+bool mapped_fetches(const struct mapped *m, polypath_collective_t collective)
+{
+    return m->pids && collective != POLYPATH_COLLECTIVE_REDUCE; /* there only the root has memory for results */
 }
 
 /* ----------------------------------------------------------- who needs what */
@@ -138,6 +124,8 @@ void mapped_announce(struct mapped *m, const struct board_call *call, struct map
         own->send = exports_place(m->exports, call->send, input_bytes(m));
     if (!call->scalar && (output_needed(m, m->rank) || broadcast) && call->recv)
         own->recv = exports_place(m->exports, call->recv, output_bytes(m));
+    own->send_address = (uint64_t)(uintptr_t)call->send;
+    own->recv_address = (uint64_t)(uintptr_t)call->recv;
     own->posted = exports_posted(m->exports);
     own->failed = exports_failed(m->exports);
     for (int r = 0; r < m->size; r++)
@@ -166,17 +154,22 @@ static bool all_reach(const struct mapped *m, bool outputs)
 
 static enum mapped_verdict verdict(struct mapped *m)
 {
-    if (m->no)
+    const bool fetch = m->call.fetch;
+    if (m->no && !fetch)
         return MAPPED_NO;
     if (m->heard < m->size - 1)
         return MAPPED_OPEN;
+    if (m->no)
+        return MAPPED_FETCH;
     for (int r = 0; r < m->size && m->spread; r++)
         m->spread = m->notices[r]->recv.number != 0;
     m->spread = m->spread && all_reach(m, true);
     const polypath_collective_t collective = m->call.frame.collective;
     const bool outputs = collective == POLYPATH_COLLECTIVE_ALL_REDUCE || collective == POLYPATH_COLLECTIVE_REDUCE ||
                          collective == POLYPATH_COLLECTIVE_GATHER;
-    return all_reach(m, false) && (!outputs || all_reach(m, true)) ? MAPPED_YES : MAPPED_NO;
+    if (all_reach(m, false) && (!outputs || all_reach(m, true)))
+        return MAPPED_YES;
+    return fetch ? MAPPED_FETCH : MAPPED_NO;
 }
 
 enum mapped_verdict mapped_own(struct mapped *m)
@@ -196,56 +189,72 @@ enum mapped_verdict mapped_hear(struct mapped *m, int rank, const struct mapped_
 
 /* ------------------------------------------------------------------- moving */
 
-/* Cuts `bytes` into parts of whole lines, one per rank, and takes this rank's. */
-static void divide(struct mapped *m, size_t bytes)
+struct part mapped_part(const struct mapped *m, int r, size_t bytes)
 {
     const size_t n = (size_t)m->size, lines = (bytes + LINE - 1) / LINE;
-    const size_t each = (lines + n - 1) / n * LINE, first = (size_t)m->rank * each;
-    m->begin = first < bytes ? first : bytes;
-    m->end = m->begin + each < bytes ? m->begin + each : bytes;
+    const size_t each = (lines + n - 1) / n * LINE, first = (size_t)r * each;
+    const size_t begin = first < bytes ? first : bytes;
+    return (struct part){begin, begin + each < bytes ? begin + each : bytes};
 }
 
-polypath_result_t mapped_begin(struct mapped *m, uint32_t number)
+/* Where the buffers are, for this rank. */
+static polypath_result_t find_buffers(struct mapped *m)
 {
     const struct board_call *c = &m->call;
-    const polypath_collective_t collective = c->frame.collective;
-    m->number = number;
     for (int r = 0; r < m->size; r++) {
         const struct mapped_notice *notice = m->notices[r];
         const bool self = r == m->rank, output = output_needed(m, r) || m->spread;
-        m->in[r] = self ? c->send : exports_address(m->exports, r, notice->send, input_bytes(m));
-        m->out[r] = self ? c->recv : exports_address(m->exports, r, notice->recv, output_bytes(m));
-        if ((!self && input_needed(m, r) && !m->in[r]) || (!self && output && !m->out[r]))
-            return error_set(POLYPATH_ERROR_INTERNAL, "rank %d does not reach the registered memory of rank %d",
-                             m->rank, r);
-        if (!output_needed(m, r) && !m->spread && !self)
-            m->out[r] = NULL;
+        if (self) {
+            m->in[r] = c->send;
+            m->out[r] = c->recv;
+        } else if (m->fetch) {
+            m->in[r] = (const char *)(uintptr_t)notice->send_address;
+            m->out[r] = (char *)(uintptr_t)notice->recv_address;
+        } else {
+            m->in[r] = input_needed(m, r) ? exports_address(m->exports, r, notice->send, input_bytes(m)) : NULL;
+            m->out[r] = output ? exports_address(m->exports, r, notice->recv, output_bytes(m)) : NULL;
+            if ((input_needed(m, r) && !m->in[r]) || (output && !m->out[r]))
+                return error_set(POLYPATH_ERROR_INTERNAL, "rank %d does not reach the registered memory of rank %d",
+                                 m->rank, r);
+        }
     }
-    const size_t n = (size_t)m->size, all = c->bytes * n;
-    switch (collective) {
-    case POLYPATH_COLLECTIVE_ALL_REDUCE:
-    case POLYPATH_COLLECTIVE_REDUCE: divide(m, c->bytes); break;
-    case POLYPATH_COLLECTIVE_BROADCAST:
-        if (m->spread)
-            divide(m, c->bytes);
-        else
-            m->begin = 0, m->end = c->bytes;
-        break;
-    case POLYPATH_COLLECTIVE_ALL_GATHER:
-    case POLYPATH_COLLECTIVE_ALL_TO_ALL: m->begin = 0, m->end = all; break;
-    default: m->begin = 0, m->end = c->bytes;
-    }
-    m->at = m->begin;
-    m->moving = true;
-    m->stream =
-        (block_per_rank(collective) || collective == POLYPATH_COLLECTIVE_ALL_GATHER ? all : c->bytes) >= STREAM_BYTES;
     return POLYPATH_SUCCESS;
 }
 
-static void copy(const struct mapped *m, char *to, const char *from, size_t bytes)
+/* What this rank moves. */
+static struct part work_of(const struct mapped *m)
 {
-    if (to != from)
-        compute_copy(to, from, bytes, m->stream);
+    const struct board_call *c = &m->call;
+    const size_t all = c->bytes * (size_t)m->size;
+    switch (c->frame.collective) {
+    case POLYPATH_COLLECTIVE_ALL_REDUCE:
+    case POLYPATH_COLLECTIVE_REDUCE: return mapped_part(m, m->rank, c->bytes);
+    case POLYPATH_COLLECTIVE_BROADCAST:
+        return m->spread && !m->fetch ? mapped_part(m, m->rank, c->bytes) : (struct part){0, c->bytes};
+    case POLYPATH_COLLECTIVE_ALL_GATHER:
+    case POLYPATH_COLLECTIVE_ALL_TO_ALL: return (struct part){0, all};
+    case POLYPATH_COLLECTIVE_GATHER: /* fetched by the root, delivered by each rank */
+        return (struct part){0, !m->fetch ? c->bytes : m->rank == c->frame.root ? all : 0};
+    default: return (struct part){0, c->bytes};
+    }
+}
+
+polypath_result_t mapped_begin(struct mapped *m, enum mapped_verdict verdict, uint32_t number)
+{
+    const polypath_collective_t collective = m->call.frame.collective;
+    m->number = number;
+    m->fetch = verdict == MAPPED_FETCH;
+    m->results = false;
+    polypath_result_t result = find_buffers(m);
+    const struct part work = work_of(m);
+    m->at = work.begin;
+    m->end = work.end;
+    m->moving = true;
+    m->stream =
+        m->call.bytes *
+            (block_per_rank(collective) || collective == POLYPATH_COLLECTIVE_ALL_GATHER ? (size_t)m->size : 1) >=
+        STREAM_BYTES;
+    return result;
 }
 
 /* Whether rank r's output is written past the caches. Where the input has just been read, its lines are in them. */
@@ -299,62 +308,89 @@ static size_t move_piece(struct mapped *m)
     case POLYPATH_COLLECTIVE_BROADCAST:
         for (size_t r = 0; r < n; r++)
             if (m->out[r])
-                copy(m, m->out[r] + m->at, m->in[c->frame.root] + m->at, bytes);
+                mapped_copy(m, m->out[r] + m->at, m->in[c->frame.root] + m->at, bytes);
         break;
-    case POLYPATH_COLLECTIVE_SCATTER: copy(m, own + m->at, m->in[c->frame.root] + me * c->bytes + m->at, bytes); break;
+    case POLYPATH_COLLECTIVE_SCATTER:
+        mapped_copy(m, own + m->at, m->in[c->frame.root] + me * c->bytes + m->at, bytes);
+        break;
     case POLYPATH_COLLECTIVE_GATHER:
-        copy(m, m->out[c->frame.root] + me * c->bytes + m->at, m->in[me] + m->at, bytes);
+        mapped_copy(m, m->out[c->frame.root] + me * c->bytes + m->at, m->in[me] + m->at, bytes);
         break;
     default: { /* AllGather, AllToAll: the own block first, then those of the next ranks */
         const size_t r = (me + m->at / c->bytes) % n, offset = m->at % c->bytes;
         const size_t left = c->bytes - offset;
         const char *from = m->in[r] + (c->frame.collective == POLYPATH_COLLECTIVE_ALL_TO_ALL ? me * c->bytes : 0);
         bytes = bytes < left ? bytes : left;
-        copy(m, own + r * c->bytes + offset, from + offset, bytes);
+        mapped_copy(m, own + r * c->bytes + offset, from + offset, bytes);
     }
     }
     return bytes;
 }
 
-static atomic_uint *finished(const struct mapped *m, int r)
+/* The first rank that has not got so far, or -1. */
+static int behind(const struct mapped *m, bool half)
 {
-    return &segment_board(m->segments[r])->mapped_done;
-}
-
-/* The first rank that is still at work, or -1. */
-static int at_work(const struct mapped *m)
-{
-    for (int r = 0; r < m->size; r++)
-        /* acquire: what it has written into our buffer; and it reads ours no more */
-        if (r != m->rank && (int32_t)(atomic_load_explicit(finished(m, r), memory_order_acquire) - m->number) < 0)
+    for (int r = 0; r < m->size; r++) {
+        struct board_memory *memory = segment_board(m->segments[r]);
+        /* acquire: what it has written; and that it reads ours no more */
+        const uint32_t got =
+            atomic_load_explicit(half ? &memory->mapped_half : &memory->mapped_done, memory_order_acquire);
+        if (r != m->rank && (int32_t)(got - m->number) < 0)
             return r;
+    }
     return -1;
 }
 
-bool mapped_advance(struct mapped *m, bool *moved)
+/* Whether the part before the last meeting is behind us, and what was waited for is there. */
+static bool may_move(const struct mapped *m)
 {
-    if (m->at < m->end) {
-        m->at += move_piece(m);
+    return m->at < m->end && (!m->results || behind(m, true) < 0);
+}
+
+/* This rank has moved its part, or the first half of it: says so. */
+static void report(struct mapped *m, bool half)
+{
+    struct board_memory *own = segment_board(m->segments[m->rank]);
+    /* release: our writes into the others' buffers, and our reads of them, before they go on */
+    atomic_store_explicit(half ? &own->mapped_half : &own->mapped_done, m->number, memory_order_release);
+    segment_ring_others(m->segments, m->size, m->rank);
+}
+
+bool mapped_advance(struct mapped *m, bool *moved, polypath_result_t *result)
+{
+    if (may_move(m)) {
+        if (m->fetch)
+            *result = fetch_piece(m);
+        else
+            m->at += move_piece(m);
         *moved = true;
-        if (m->at < m->end)
-            return false;
+        if (*result)
+            return true;
+    }
+    if (m->at < m->end)
+        return false;
+    if (m->fetch && !m->results && m->call.frame.collective == POLYPATH_COLLECTIVE_ALL_REDUCE) {
+        m->results = true;
+        m->at = 0;
+        m->end = m->call.bytes;
+        *moved = true;
+        report(m, true);
+        return false;
     }
     if (m->moving) {
         m->moving = false;
         *moved = true;
-        /* release: our writes into the others' buffers, and our reads of them, before they go on */
-        atomic_store_explicit(finished(m, m->rank), m->number, memory_order_release);
-        segment_ring_others(m->segments, m->size, m->rank);
+        report(m, false);
     }
-    return at_work(m) < 0;
+    return behind(m, false) < 0;
 }
 
 bool mapped_peek(const struct mapped *m)
 {
-    return m->moving || at_work(m) < 0;
+    return m->moving ? m->at >= m->end || may_move(m) : behind(m, false) < 0;
 }
 
 int mapped_waits_for(const struct mapped *m)
 {
-    return m->moving ? -1 : at_work(m);
+    return !m->moving ? behind(m, false) : m->results ? behind(m, true) : -1;
 }

@@ -11,6 +11,9 @@
  * same verdict whether the call goes this way. At the end everybody waits until
  * everybody has finished, since others work on one's buffers until then.
  *
+ * Where the call allows it (board_call.fetch), buffers that cannot be reached are
+ * copied from the other processes by process_vm_readv instead (fetch.c).
+ *
  * Contributions are folded in rank order.
  */
 #ifndef EXECUTE_MAPPED_H
@@ -20,17 +23,26 @@
 #include "link/exports.h"
 
 struct mapped_notice {
-    struct export_place send, recv; /* of the buffers that others need; number 0: cannot be reached */
-    uint32_t posted;                /* messages about exports that this rank has sent */
-    uint32_t failed;                /* it cannot announce or map any more */
-    uint32_t seen[];                /* per rank: messages of it that this rank had taken in before the call */
+    uint64_t send_address, recv_address; /* in the rank's own process */
+    struct export_place send, recv;      /* of the buffers that others need; number 0: cannot be reached */
+    uint32_t posted;                     /* messages about exports that this rank has sent */
+    uint32_t failed;                     /* it cannot announce or map any more */
+    uint32_t seen[];                     /* per rank: messages of it that this rank had taken in before the call */
 };
 
 struct mapped;
 
-/* `size` ranks with the exports of their communicator, which must outlive it. NULL on out of memory, or too many. */
-struct mapped *mapped_create(int rank, int size, struct segment *const *segments, struct exports *exports);
+/*
+ * `size` ranks with the exports of their communicator and their process numbers
+ * (NULL: nothing can be fetched), which must outlive it. NULL on out of memory,
+ * or too many.
+ */
+struct mapped *mapped_create(int rank, int size, struct segment *const *segments, struct exports *exports,
+                             const int *pids);
 void mapped_free(struct mapped *mapped);
+
+/* Whether the ranks can carry out this collective by fetching from each other. */
+bool mapped_fetches(const struct mapped *mapped, polypath_collective_t collective);
 
 /* Notes a call that is about to be announced, and writes this rank's notice into its board slot. */
 void mapped_announce(struct mapped *mapped, const struct board_call *call, struct mapped_notice *notice);
@@ -40,17 +52,18 @@ enum mapped_verdict {
     MAPPED_OPEN, /* it depends on notices not seen yet */
     MAPPED_NO,   /* it goes another way */
     MAPPED_YES,
+    MAPPED_FETCH, /* the buffers cannot be reached, but copied from */
 };
 
 /* The verdict by this rank's own notice; then by those of the others, each given once, in any order. */
 enum mapped_verdict mapped_own(struct mapped *mapped);
 enum mapped_verdict mapped_hear(struct mapped *mapped, int rank, const struct mapped_notice *notice);
 
-/* Begins call `number` of the board after the verdict MAPPED_YES. */
-polypath_result_t mapped_begin(struct mapped *mapped, uint32_t number);
+/* Begins call `number` of the board after that verdict, MAPPED_YES or MAPPED_FETCH. */
+polypath_result_t mapped_begin(struct mapped *mapped, enum mapped_verdict verdict, uint32_t number);
 
-/* Moves a piece, without waiting; true when the call has ended. *moved is set if anything moved. */
-bool mapped_advance(struct mapped *mapped, bool *moved);
+/* Moves a piece, without waiting; true when the call has ended, or failed. *moved is set if anything moved. */
+bool mapped_advance(struct mapped *mapped, bool *moved, polypath_result_t *result);
 
 /* Whether mapped_advance would get further. */
 bool mapped_peek(const struct mapped *mapped);

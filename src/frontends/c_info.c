@@ -101,10 +101,8 @@ polypath_result_t polypath_comm_path_info(polypath_comm_t comm, int index, polyp
     info->latency_us = (double)path->latency_ns * 1e-3;
     info->bandwidth_gbps = (double)path->bytes_per_us * 1e-3;
     host_totals(comm->host, index, &info->bytes_sent, &info->messages_sent);
-    if (index == comm->shm_path) {
-        info->bytes_sent += comm->staged_bytes;
-        info->messages_sent += comm->staged_calls;
-    }
+    info->bytes_sent += comm->staged_bytes[index];
+    info->messages_sent += comm->staged_calls[index];
     drive_let_go(comm);
     return POLYPATH_SUCCESS;
 }

@@ -82,6 +82,7 @@ struct board_slot {
 
 struct board_memory {
     _Alignas(64) atomic_uint done;        /* last call that the owner has finished; release */
+    _Alignas(64) atomic_uint mapped_half; /* last such call of which it has done the first half; release (fetch.c) */
     _Alignas(64) atomic_uint mapped_done; /* last mapped call that it has moved its part of; release (mapped.h) */
     struct board_slot slots[BOARD_DEPTH];
     _Alignas(64) char data[BOARD_DATA_DEPTH][BOARD_BYTES];

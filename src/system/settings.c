@@ -64,7 +64,9 @@ static const struct setting table[] = {
      "between hosts",
      true},
     {"mapped", SETTING_BOOL, AT(mapped), 0, 1, "1", NULL,
-     "collectives of one host work in place on memory of polypath_mem_alloc and in windows", true},
+     "collectives of one host work in place on memory of polypath_mem_alloc and in windows, and fetch straight from "
+     "each other's buffers where they are on path cma",
+     true},
     {"reproducible", SETTING_BOOL, AT(reproducible), 0, 1, "0", NULL,
      "reduce every element in rank order whatever the sizes, even where another order is faster", true},
     {"hand_over", SETTING_BOOL, AT(hand_over), 0, 1, "1", NULL,

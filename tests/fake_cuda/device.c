@@ -393,6 +393,8 @@ EXPORT cuda_result_t cuDevicePrimaryCtxRelease_v2(CUdevice device)
     if (--c->references == 0) {
         c->dying = true;
         fake_streams_of_context_end(c);
+        fake_events_of_context_free(c);
+        fake_modules_of_context_free(c);
         fake_memory_of_context_free(c);
         c->null_stream = NULL;
         c->peers = 0;

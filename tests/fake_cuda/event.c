@@ -155,24 +155,35 @@ EXPORT cuda_result_t cuIpcOpenEventHandle(CUevent *event, struct cuda_ipc_handle
 
 /* ----------------------------------------------------------------------- calls */
 
-/*
- * The page of a shared event stays mapped: work that was given before may
- * still count in it.
- */
+/* The page of a shared event stays mapped: work that was given before may still count in it. */
+static void event_free(struct CUevent_st *event)
+{
+    struct CUevent_st **p = &events;
+    while (*p != event)
+        p = &(*p)->next;
+    *p = event->next;
+    fake_mark_drop(event->mark);
+    if (event->shared)
+        close(event->fd);
+    free(event);
+}
+
+void fake_events_of_context_free(struct CUctx_st *context)
+{
+    for (struct CUevent_st *e = events, *next; e; e = next) {
+        next = e->next;
+        if (e->context == context)
+            event_free(e);
+    }
+}
+
 EXPORT cuda_result_t cuEventDestroy_v2(CUevent event)
 {
     struct CUevent_st *e;
     cuda_result_t result = enter_event(__func__, event, &e);
     if (result)
         return result;
-    struct CUevent_st **p = &events;
-    while (*p != e)
-        p = &(*p)->next;
-    *p = e->next;
-    fake_mark_drop(e->mark);
-    if (e->shared)
-        close(e->fd);
-    free(e);
+    event_free(e);
     return fake_leave(CUDA_IS_OK);
 }
 

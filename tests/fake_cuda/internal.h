@@ -162,6 +162,8 @@ void fake_op_free(struct op *op); /* with the lock */
 struct mark *fake_mark_new(void);
 void fake_mark_drop(struct mark *mark);
 size_t fake_module_count(void);
+void fake_modules_of_context_free(struct CUctx_st *context);
+void fake_events_of_context_free(struct CUctx_st *context);
 
 /* ------------------------------------------------------------------ streams */
 

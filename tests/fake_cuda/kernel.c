@@ -66,10 +66,33 @@ static struct CUfunc_st *function_of(CUfunction handle)
     return NULL;
 }
 
+static void module_free(struct CUmod_st *module)
+{
+    struct CUmod_st **p = &modules;
+    while (*p != module)
+        p = &(*p)->next;
+    *p = module->next;
+    while (module->functions) {
+        struct CUfunc_st *f = module->functions;
+        module->functions = f->next;
+        free(f);
+    }
+    free(module);
+}
+
+void fake_modules_of_context_free(struct CUctx_st *context)
+{
+    for (struct CUmod_st *m = modules, *next; m; m = next) {
+        next = m->next;
+        if (m->context == context)
+            module_free(m);
+    }
+}
+
 /* Loading code waits for the device, which a stream that waits for us would never let be idle. */
 EXPORT cuda_result_t cuModuleLoadData(CUmodule *module, const void *image)
 {
-    cuda_result_t result = fake_enter(__func__, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    cuda_result_t result = fake_enter(__func__, NEEDS_CONTEXT);
     if (result)
         return result;
     if (!module || !image)
@@ -97,16 +120,7 @@ EXPORT cuda_result_t cuModuleUnload(CUmodule module)
     m = module_of(module);
     if (result || !m)
         return fake_leave(result ? result : CUDA_IS_INVALID_HANDLE);
-    struct CUmod_st **p = &modules;
-    while (*p != m)
-        p = &(*p)->next;
-    *p = m->next;
-    while (m->functions) {
-        struct CUfunc_st *f = m->functions;
-        m->functions = f->next;
-        free(f);
-    }
-    free(m);
+    module_free(m);
     return fake_leave(CUDA_IS_OK);
 }
 

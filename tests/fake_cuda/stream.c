@@ -280,12 +280,12 @@ EXPORT cuda_result_t cuStreamDestroy_v2(CUstream handle)
     return fake_leave(CUDA_IS_OK);
 }
 
-/* Asking a captured stream how far it is has no answer, and ends the capture. */
+/* Asking a captured stream how far it is has no answer, and ends the capture; asking others may end it too. */
 static bool captured(struct CUstream_st *s)
 {
     if (s->capture)
         s->capture->invalid = true;
-    return s->capture != NULL;
+    return fake_capture_forbids() || s->capture;
 }
 
 EXPORT cuda_result_t cuStreamQuery(CUstream handle)

@@ -38,7 +38,7 @@ void cuda_test_open(unsigned seconds)
     void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
     if (handle) {
         *(void **)&cuda_test.add_kernel = dlsym(handle, "fake_cuda_add_kernel");
-        *(void **)&cuda_test.fail = dlsym(handle, "fake_cuda_fail");
+        *(void **)&cuda_test.fail_call = dlsym(handle, "fake_cuda_fail");
         *(void **)&cuda_test.count = dlsym(handle, "fake_cuda_count");
         dlclose(handle);
     }
@@ -63,6 +63,8 @@ void cuda_test_expect(cuda_result_t result, cuda_result_t expected, const char *
         return;
     (void)cuda_test.d.get_error_name(result, &name);
     print_error("%s returned %u (%s), not %u\n", call, result, name ? name : "?", expected);
+    if (cuda_test.forked)
+        _exit(1);
     _fail(file, line);
 }
 

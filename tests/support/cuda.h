@@ -16,9 +16,10 @@ struct cuda_test {
     struct cuda_driver d;
     CUcontext context;
     bool fake;
+    bool forked; /* a failed call ends the process: a child must not go on with its parent's tests */
     /* The fake's own entries; NULL with a real driver. */
     fake_cuda_add_kernel_function *add_kernel;
-    fake_cuda_fail_function *fail;
+    fake_cuda_fail_function *fail_call;
     fake_cuda_count_function *count;
 };
 extern struct cuda_test cuda_test;

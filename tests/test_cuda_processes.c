@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <spawn.h>
 
 #include "support/cuda.h"
@@ -151,6 +152,40 @@ static void test_memory_by_handle(void **state)
     CU(stream_destroy(stream));
 }
 
+struct closing {
+    CUdeviceptr memory;
+    cuda_result_t result;
+    int done;
+};
+
+static void *close_memory(void *argument)
+{
+    struct closing *c = argument;
+    const cuda_result_t result = D.ctx_set_current(cuda_test.context);
+    c->result = result ? result : D.ipc_close_mem_handle(c->memory);
+    __atomic_store_n(&c->done, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Like freeing, closing waits until all streams are idle. */
+static void close_beside_a_waiting_stream(CUdeviceptr memory)
+{
+    struct cuda_test_word go = cuda_test_word();
+    struct closing closing = {.memory = memory};
+    CUstream stream = cuda_test_stream();
+    pthread_t thread;
+    CU(stream_wait_value_32(stream, go.device, 1, CUDA_WAIT_GEQ));
+    assert_int_equal(pthread_create(&thread, NULL, close_memory, &closing), 0);
+    cuda_test_pause_ms(100);
+    const int returned = __atomic_load_n(&closing.done, __ATOMIC_ACQUIRE);
+    cuda_test_word_set(go, 1);
+    pthread_join(thread, NULL);
+    assert_false(returned);
+    assert_int_equal(closing.result, CUDA_IS_OK);
+    CU(stream_destroy(stream));
+    cuda_test_word_free(go);
+}
+
 static void peer_memory(int socket)
 {
     struct offer offer;
@@ -167,7 +202,7 @@ static void peer_memory(int socket)
     CU(memset_d8_async(memory, 0x22, BYTES, stream));
     CU(stream_write_value_32(stream, memory + BYTES + 4, 1, CUDA_WRITE_DEFAULT));
     CU(stream_synchronize(stream));
-    CU(ipc_close_mem_handle(memory));
+    close_beside_a_waiting_stream(memory);
     CU_IS(CUDA_IS_INVALID_VALUE, ipc_close_mem_handle(memory));
     CU(stream_destroy(stream));
 }

@@ -122,6 +122,7 @@ static void test_null_stream_and_blocking_streams_wait_for_each_other(void **sta
     CU(stream_write_value_32(blocking, seen.device, 1, CUDA_WRITE_DEFAULT));
     CU(memset_d32_async(seen.device, 2, 1, NULL));
     CU(stream_write_value_32(blocking, seen.device, 3, CUDA_WRITE_DEFAULT));
+    cuda_test_pause_ms(20);
     CU_IS(CUDA_IS_NOT_READY, stream_query(NULL));
     assert_int_equal(cuda_test_word_get(seen), 0);
     cuda_test_word_set(go, 1);

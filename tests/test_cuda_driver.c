@@ -72,7 +72,7 @@ static int too_old(void)
 
 static int no_device(void)
 {
-    return refused(FAKE_CUDA_LIBRARY, "CUDA_ERROR_NO_DEVICE");
+    return refused(FAKE_CUDA_LIBRARY, "sees no GPU");
 }
 
 static int does_not_start(void)

@@ -57,12 +57,31 @@ static polypath_result_t fill(void *handle, const char *library, struct cuda_dri
     return POLYPATH_SUCCESS;
 }
 
-polypath_result_t cuda_driver_load(const char *library, struct cuda_driver *driver)
+static polypath_result_t start(const char *library, struct cuda_driver *driver, bool *loud)
+{
+    cuda_result_t result = driver->init(0);
+    const char *call = "cuInit";
+    if (!result) {
+        result = driver->device_get_count(&driver->devices);
+        call = "cuDeviceGetCount";
+    }
+    *loud = result && result != CUDA_IS_NO_DEVICE;
+    if (!*loud && driver->devices < 1)
+        return error_set(POLYPATH_ERROR_UNSUPPORTED, "the CUDA driver %s sees no GPU", library);
+    if (cuda_check(driver, result, -1, "%s", call))
+        return error_prefix(POLYPATH_ERROR_UNSUPPORTED, "the CUDA driver %s", library);
+    return POLYPATH_SUCCESS;
+}
+
+/* *loud: whether a failure is worth a line. A machine without a driver is not, nor is one without a GPU. */
+static polypath_result_t load(const char *library, struct cuda_driver *driver, bool *loud)
 {
     memset(driver, 0, sizeof *driver);
+    *loud = false;
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return error_set(POLYPATH_ERROR_UNSUPPORTED, "no CUDA driver: %s", dlerror());
+    *loud = true;
     polypath_result_t code = check_version(handle, library, driver);
     if (!code)
         code = fill(handle, library, driver);
@@ -70,40 +89,31 @@ polypath_result_t cuda_driver_load(const char *library, struct cuda_driver *driv
         dlclose(handle); /* not initialised yet, so it may go */
         return code;
     }
-    if (cuda_check(driver, driver->init(0), -1, "cuInit") ||
-        cuda_check(driver, driver->device_get_count(&driver->devices), -1, "cuDeviceGetCount"))
-        return error_prefix(POLYPATH_ERROR_UNSUPPORTED, "the CUDA driver %s", library);
-    if (driver->devices < 1)
-        return error_set(POLYPATH_ERROR_UNSUPPORTED, "the CUDA driver %s sees no GPU", library);
-    return POLYPATH_SUCCESS;
+    return start(library, driver, loud);
 }
 
-/* What is installed but cannot be used is worth a line; a machine without a driver is not. */
-static bool library_exists(const char *library)
+polypath_result_t cuda_driver_load(const char *library, struct cuda_driver *driver)
 {
-    void *handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (!handle)
-        handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
-    if (handle)
-        dlclose(handle);
-    return handle != NULL;
+    bool loud;
+    return load(library, driver, &loud);
 }
 
 static void load_once(void)
 {
     const char *library = settings_get()->cuda_driver;
+    bool loud;
     if (!*library) {
         snprintf(process_why, sizeof process_why, "GPUs are switched off: setting cuda_driver is empty");
         return;
     }
-    process_has_driver = cuda_driver_load(library, &process_driver) == POLYPATH_SUCCESS;
+    process_has_driver = load(library, &process_driver, &loud) == POLYPATH_SUCCESS;
     if (process_has_driver) {
         log_line(LOG_LEVEL_INFO, "CUDA driver %s %d.%d, %d GPU(s)", library, process_driver.version / 1000,
                  process_driver.version % 1000 / 10, process_driver.devices);
         return;
     }
     snprintf(process_why, sizeof process_why, "%s", error_text());
-    log_line(library_exists(library) ? LOG_LEVEL_WARN : LOG_LEVEL_DEBUG, "GPUs are not used: %s", process_why);
+    log_line(loud ? LOG_LEVEL_WARN : LOG_LEVEL_DEBUG, "GPUs are not used: %s", process_why);
 }
 
 const struct cuda_driver *cuda_driver_get(const char **why)

@@ -307,6 +307,7 @@ typedef void cuda_host_function(void *argument);
     ENTRY(occupancy_max_active_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                    \
           (int *blocks, CUfunction function, int block_threads, size_t shared_bytes))
 
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): they are parts of a declaration */
 #define CUDA_DRIVER_FIELD(field, symbol, parameters) cuda_result_t(*field) parameters;
 struct cuda_driver {
     CUDA_DRIVER_ENTRIES(CUDA_DRIVER_FIELD)
@@ -321,7 +322,7 @@ struct cuda_driver {
  * The process's driver, loaded and initialised at the first call by any
  * thread, or NULL if this process has no GPU; *why then says why not (never
  * NULL, valid for the life of the process). A driver that was found but cannot
- * be used is also logged, once. `why` may be NULL.
+ * be used, although there may be a GPU, is also logged, once. `why` may be NULL.
  */
 const struct cuda_driver *cuda_driver_get(const char **why);
 

@@ -50,6 +50,8 @@ static const struct setting table[] = {
      "secret of the job, the same for all its ranks; needed where the launcher gives them no private channel (torchrun "
      "and plain srun over a network that others can reach); never printed",
      false},
+    {"cuda_driver", SETTING_STRING, AT(cuda_driver), 0, 0, "libcuda.so.1", NULL,
+     "library of the CUDA driver, searched for as programs' libraries are; empty: GPUs are not used", false},
     {"algorithm", SETTING_STRING, AT(algorithm), 0, 0, "", NULL,
      "direct, ring, halving_doubling, tree or hierarchical for every collective that has it; empty: by the model",
      true},
@@ -85,8 +87,8 @@ static const struct setting table[] = {
 #define COUNT (sizeof table / sizeof table[0])
 
 /* Variables that are ours but not settings: the launcher's and the tests'. */
-static const char *const launcher_names[] = {"RANK",       "SIZE",     "UNIQUE_ID", "LOCAL_RANK",
-                                             "LOCAL_SIZE", "LAB_HOST", "BINARY",    "TEST_QUICK"};
+static const char *const launcher_names[] = {"RANK",     "SIZE",   "UNIQUE_ID",  "LOCAL_RANK",      "LOCAL_SIZE",
+                                             "LAB_HOST", "BINARY", "TEST_QUICK", "TEST_CUDA_DRIVER"};
 
 static struct settings values;
 static bool from_environment[COUNT];

@@ -27,6 +27,8 @@ struct settings {
     uint64_t cma;               /* bool: use process_vm_readv inside a host */
     const char *bootstrap_interface;
     const char *secret; /* of the job, for launchers without a private channel; "" = none */
+    /* GPUs */
+    const char *cuda_driver; /* library; "" = no GPUs */
     /* schedules and memory */
     const char *algorithm;  /* "" = by the model */
     uint64_t chunk_bytes;   /* 0 = by the model */

@@ -21,6 +21,7 @@
 #include "system/error.h"
 #include "system/settings.h"
 #include "topology/interfaces.h"
+#include "topology/numa.h"
 
 /* ------------------------------------------------------------------- paths */
 
@@ -37,7 +38,7 @@ struct rank_info {
     int32_t pid;
     int32_t failed; /* the rank cannot take part; `settings` says why */
     int32_t ninterfaces;
-    int32_t reserved;
+    int32_t numa_node; /* that the rank runs on; NUMA_UNBOUND */
     struct interface interfaces[INTERFACES_MAX];
     char cpu[64];
     char settings[RANK_SETTINGS_BYTES]; /* "name=value\n" for every agreed setting */

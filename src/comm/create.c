@@ -85,6 +85,7 @@ static polypath_result_t describe_self(struct rank_info *info)
     if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
         memcpy(info->cpus, &cpus, sizeof info->cpus);
     cpu_name(info->cpu, sizeof info->cpu);
+    info->numa_node = numa_own_node();
     int count = 0;
     polypath_result_t result = settings_text(info->settings);
     if (!result)
@@ -133,7 +134,8 @@ static polypath_result_t check_alike(const struct polypath_comm *comm)
         if (info->version != comm->infos[comm->rank].version)
             return error_set(POLYPATH_ERROR_UNSUPPORTED, "rank %d runs version %u of the library, rank %d version %u",
                              r, info->version, comm->rank, comm->infos[comm->rank].version);
-        if (info->ninterfaces < 0 || info->ninterfaces > INTERFACES_MAX || !memchr(info->host, 0, sizeof info->host) ||
+        if (info->ninterfaces < 0 || info->ninterfaces > INTERFACES_MAX || info->numa_node < NUMA_UNBOUND ||
+            info->numa_node > NUMA_LARGEST || !memchr(info->host, 0, sizeof info->host) ||
             !memchr(info->host_name, 0, sizeof info->host_name) || !memchr(info->settings, 0, sizeof info->settings) ||
             !memchr(info->cpu, 0, sizeof info->cpu) || !memchr(info->machine, 0, sizeof info->machine))
             return error_set(POLYPATH_ERROR_INTERNAL, "rank %d described itself wrongly", r);

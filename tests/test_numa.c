@@ -20,6 +20,7 @@
 #include "comm/comm.h"
 #include "link/segment.h"
 #include "support/exercise.h"
+#include "support/program.h"
 #include "support/quick.h"
 #include "support/ranks.h"
 #include "support/reference.h"
@@ -511,6 +512,27 @@ static void test_nonsense_is_said(void **state)
     }
 }
 
+/* ------------------------------------------------------------- polypath topo */
+
+static void test_topo_shows_nodes_and_groups(void **state)
+{
+    (void)state;
+    const struct ending *tree =
+        program_run("run", "-n", "4", "--", "sh", "-c", "POLYPATH_NUMA_NODE=$((POLYPATH_RANK / 3)) exec \"$0\" topo",
+                    program_path(), NULL);
+    assert_int_equal(tree->status, 0);
+    assert_non_null(strstr(tree->out, "ranks 0-2 on NUMA node 0"));
+    assert_non_null(strstr(tree->out, "rank 3 on NUMA node 1"));
+    assert_non_null(strstr(tree->out, "groups of two-level algorithms, by NUMA node"));
+    const struct ending *json = program_run("run", "-n", "4", "--", "sh", "-c",
+                                            "POLYPATH_NUMA_NODE=$((POLYPATH_RANK / 3)) exec \"$0\" topo --json "
+                                            "| tr -d ' \\n'",
+                                            program_path(), NULL);
+    assert_int_equal(json->status, 0);
+    assert_non_null(strstr(json->out, "\"rank_nodes\":[0,0,0,1]"));
+    assert_non_null(strstr(json->out, "\"groups_by\":\"numa_node\",\"groups\":[[0,1,2],[3]]"));
+}
+
 #define CLAIM(test, index)                                                                                             \
     {                                                                                                                  \
 #test " " #index, test, NULL, NULL, (void *)(uintptr_t)&claims[index]                                          \
@@ -540,6 +562,7 @@ int main(void)
         cmocka_unit_test(test_parts_have_groups_of_their_own),
         cmocka_unit_test(test_bindings_decide),
         cmocka_unit_test(test_nonsense_is_said),
+        cmocka_unit_test(test_topo_shows_nodes_and_groups),
         /* last: they read the settings in this process, which is not to happen before ranks are forked */
         cmocka_unit_test(test_segments_are_touched_by_their_owner),
         cmocka_unit_test(test_memory_on_a_node_that_is_not_there),

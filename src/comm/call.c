@@ -219,28 +219,48 @@ struct schedule *call_schedule(struct polypath_comm *comm, polypath_collective_t
     return s;
 }
 
+/* Whether the algorithm exists here, and does what the settings ask for. */
+static bool can_use(const struct polypath_comm *comm, polypath_collective_t collective,
+                    enum schedule_algorithm algorithm)
+{
+    return schedule_supported(collective, algorithm, &comm->model.shape) &&
+           (!comm->settings.reproducible || schedule_rank_order(collective, algorithm));
+}
+
 bool call_possible(const struct polypath_comm *comm, polypath_collective_t collective)
 {
     for (int a = 0; a < ALGORITHM_COUNT; a++)
-        if (schedule_supported(collective, (enum schedule_algorithm)a, &comm->model.shape) &&
-            (!comm->settings.reproducible || schedule_rank_order(collective, (enum schedule_algorithm)a)))
+        if (can_use(comm, collective, (enum schedule_algorithm)a))
             return true;
     return false;
+}
+
+/* By the model; with numa=on the two-level algorithm wherever there is one. From agreed numbers only. */
+static const struct choice_entry *choose(struct polypath_comm *comm, const struct polypath_request *call)
+{
+    struct choice_entry *entry = &comm->choices[(call->bytes * 31 + (uint64_t)call->collective) % 16];
+    if (entry->known && entry->bytes == call->bytes && entry->collective == call->collective)
+        return entry;
+    *entry = (struct choice_entry){.bytes = call->bytes, .known = true, .collective = call->collective};
+    if (comm->layout.by_node && comm->settings.numa == NUMA_ON &&
+        can_use(comm, call->collective, ALGORITHM_HIERARCHICAL)) {
+        entry->algorithm = ALGORITHM_HIERARCHICAL;
+        entry->past_stages = true;
+    } else {
+        entry->algorithm = model_choose(&comm->model, call->collective, call->bytes);
+        entry->past_stages = comm->layout.by_node && model_prefers_levels(&comm->model, call->collective, call->bytes);
+    }
+    return entry;
 }
 
 static enum schedule_algorithm choose_algorithm(struct polypath_comm *comm, const struct polypath_request *call)
 {
     if (*comm->settings.algorithm) {
         enum schedule_algorithm wish = schedule_algorithm_by_name(comm->settings.algorithm);
-        if (wish != ALGORITHM_COUNT && schedule_supported(call->collective, wish, &comm->model.shape) &&
-            (!comm->settings.reproducible || schedule_rank_order(call->collective, wish)))
+        if (wish != ALGORITHM_COUNT && can_use(comm, call->collective, wish))
             return wish;
     }
-    struct choice_entry *entry = &comm->choices[(call->bytes * 31 + (uint64_t)call->collective) % 16];
-    if (!entry->known || entry->bytes != call->bytes || entry->collective != call->collective)
-        *entry = (struct choice_entry){call->bytes, true, call->collective,
-                                       model_choose(&comm->model, call->collective, call->bytes)};
-    return entry->algorithm;
+    return choose(comm, call)->algorithm;
 }
 
 /* ---------------------------------------------------------------- cutting */
@@ -342,8 +362,8 @@ static bool goes_over_stages(struct polypath_comm *comm, struct polypath_request
     if (may && comm->registered)
         return true; /* ... or where windows are registered: memory in them is reached from there */
     tune_shares(call);
-    if (!may)
-        return false;
+    if (!may || (comm->layout.by_node && choose(comm, call)->past_stages))
+        return false; /* on several NUMA nodes two levels may be better */
     if (call->shares[comm->shm_path] == BALANCE_ONE)
         return true;
     call->staged_path = comm->cma_path;

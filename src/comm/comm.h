@@ -21,6 +21,7 @@
 #include "system/error.h"
 #include "system/settings.h"
 #include "topology/interfaces.h"
+#include "topology/numa.h"
 
 /* ------------------------------------------------------------------- paths */
 
@@ -37,7 +38,7 @@ struct rank_info {
     int32_t pid;
     int32_t failed; /* the rank cannot take part; `settings` says why */
     int32_t ninterfaces;
-    int32_t reserved;
+    int32_t numa_node; /* that the rank runs on; NUMA_UNBOUND */
     struct interface interfaces[INTERFACES_MAX];
     char cpu[64];
     char settings[RANK_SETTINGS_BYTES]; /* "name=value\n" for every agreed setting */
@@ -56,10 +57,19 @@ struct comm_layout {
     int *host_of;    /* per rank */
     int *first_rank; /* per host */
     int *local_size; /* per host */
+    /*
+     * What two-level algorithms take together. One level only: the hosts where
+     * there are several; on one host the NUMA nodes, if every rank is on one and
+     * there are several; else one group.
+     */
+    int ngroups;
+    int *group_of; /* per rank */
+    bool by_node;  /* groups are NUMA nodes */
 };
 
-/* Groups the ranks by host. Arrays are allocated; layout_free. Pure. */
-polypath_result_t layout_build(const struct rank_info *infos, int size, struct comm_layout *layout);
+/* Finds the hosts, and the groups. Arrays are allocated; layout_free. Pure. */
+polypath_result_t layout_build(const struct rank_info *infos, int size, enum numa_mode numa,
+                               struct comm_layout *layout);
 void layout_free(struct comm_layout *layout);
 
 /*
@@ -148,6 +158,7 @@ struct choice_entry {
     bool known;
     polypath_collective_t collective;
     enum schedule_algorithm algorithm;
+    bool past_stages; /* even where the call could go over stages */
 };
 
 #define POINT_CACHE 8
@@ -349,8 +360,9 @@ void call_fill(struct polypath_request *call, const void *send, void *recv, size
 /* tune.c */
 polypath_result_t tune_start(struct polypath_comm *comm);
 void tune_finish(struct polypath_comm *comm);
-void tune_shares(struct polypath_request *call);      /* fills key, shares, observe */
-void tune_observe(struct polypath_request *call);     /* after the call */
+struct model_link tune_between_nodes(const struct model_link *within); /* what the model takes two NUMA nodes for */
+void tune_shares(struct polypath_request *call);                       /* fills key, shares, observe */
+void tune_observe(struct polypath_request *call);                      /* after the call */
 void tune_remember(struct polypath_request *call);    /* what the user may ask for: shares of the last call */
 void tune_exchange_begin(struct polypath_comm *comm); /* fills exchange_call */
 void tune_exchange_end(struct polypath_comm *comm);

@@ -480,6 +480,21 @@ static void map_queues(struct polypath_comm *c)
     }
 }
 
+static polypath_result_t make_segment(struct polypath_comm *c, int locals)
+{
+    const int node = c->settings.numa == NUMA_OFF ? NUMA_UNBOUND : c->infos[c->rank].numa_node;
+    /* a slot holds a whole row, so that reductions can read it in place */
+    polypath_result_t result = segment_create(locals - 1, c->one_host ? 32768 : 131072,
+                                              c->one_host ? c->settings.stage_bytes & ~(size_t)4095 : 0,
+                                              c->settings.shm_bytes, node, &c->segment);
+    if (!result && !c->segment->placed) {
+        c->statistics.fallbacks++;
+        log_line(LOG_LEVEL_INFO, "shared memory cannot be placed on NUMA node %d; it lies where this rank runs now",
+                 node);
+    }
+    return result;
+}
+
 polypath_result_t connect_all(struct polypath_comm *c, const struct path_choice *choice, exchange_function *exchange,
                               void *context)
 {
@@ -495,10 +510,7 @@ polypath_result_t connect_all(struct polypath_comm *c, const struct path_choice 
     if (!k.ports || !k.arrived)
         result = error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
     if (!result && locals > 1 && (c->settings.shm || c->settings.cma))
-        /* a slot holds a whole row, so that reductions can read it in place */
-        result = segment_create(locals - 1, c->one_host ? 32768 : 131072,
-                                c->one_host ? c->settings.stage_bytes & ~(size_t)4095 : 0, c->settings.shm_bytes,
-                                &c->segment);
+        result = make_segment(c, locals);
     if (!result) {
         struct host_config config = {.rank = c->rank,
                                      .size = c->size,

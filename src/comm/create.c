@@ -85,6 +85,7 @@ static polypath_result_t describe_self(struct rank_info *info)
     if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
         memcpy(info->cpus, &cpus, sizeof info->cpus);
     cpu_name(info->cpu, sizeof info->cpu);
+    info->numa_node = numa_own_node();
     int count = 0;
     polypath_result_t result = settings_text(info->settings);
     if (!result)
@@ -133,7 +134,8 @@ static polypath_result_t check_alike(const struct polypath_comm *comm)
         if (info->version != comm->infos[comm->rank].version)
             return error_set(POLYPATH_ERROR_UNSUPPORTED, "rank %d runs version %u of the library, rank %d version %u",
                              r, info->version, comm->rank, comm->infos[comm->rank].version);
-        if (info->ninterfaces < 0 || info->ninterfaces > INTERFACES_MAX || !memchr(info->host, 0, sizeof info->host) ||
+        if (info->ninterfaces < 0 || info->ninterfaces > INTERFACES_MAX || info->numa_node < NUMA_UNBOUND ||
+            info->numa_node > NUMA_LARGEST || !memchr(info->host, 0, sizeof info->host) ||
             !memchr(info->host_name, 0, sizeof info->host_name) || !memchr(info->settings, 0, sizeof info->settings) ||
             !memchr(info->cpu, 0, sizeof info->cpu) || !memchr(info->machine, 0, sizeof info->machine))
             return error_set(POLYPATH_ERROR_INTERNAL, "rank %d described itself wrongly", r);
@@ -172,13 +174,54 @@ static void count_cores(struct polypath_comm *comm, int *least)
     }
 }
 
+/* The model's hosts are the groups; NUMA nodes share the cores of their host evenly, as many turns for each. */
+static int cores_of_group(const struct polypath_comm *comm, int cores)
+{
+    if (!comm->layout.by_node || cores < 1)
+        return cores;
+    int widest = 0;
+    for (int g = 0; g < comm->layout.ngroups; g++) {
+        int count = 0;
+        for (int r = 0; r < comm->size; r++)
+            count += comm->layout.group_of[r] == g;
+        widest = count > widest ? count : widest;
+    }
+    const int turns = (comm->size + cores - 1) / cores;
+    return (widest + turns - 1) / turns;
+}
+
 static void start_model(struct polypath_comm *comm, int cores)
 {
     comm->model = (struct model){.within = {1500, 6000},
                                  .between = {40000, 1000},
-                                 .shape = {comm->size, comm->layout.nhosts, comm->layout.host_of},
-                                 .cores_per_host = cores,
+                                 .shape = {comm->size, comm->layout.ngroups, comm->layout.group_of},
+                                 .cores_per_host = cores_of_group(comm, cores),
                                  .reproducible = comm->settings.reproducible};
+    if (comm->layout.by_node)
+        comm->model.between = tune_between_nodes(&comm->model.within);
+}
+
+/* Says, once, why there are no groups of NUMA nodes where they were asked for, or where some ranks are on nodes. */
+static void explain_groups(struct polypath_comm *comm)
+{
+    if (comm->settings.numa == NUMA_OFF || comm->layout.by_node || comm->size == 1)
+        return;
+    int unbound = -1, bound = -1;
+    for (int r = comm->size - 1; r >= 0; r--)
+        *(comm->infos[r].numa_node == NUMA_UNBOUND ? &unbound : &bound) = r;
+    if (comm->settings.numa == NUMA_ON)
+        comm->statistics.fallbacks++;
+    if (comm->rank)
+        return;
+    const enum log_level level = comm->settings.numa == NUMA_ON ? LOG_LEVEL_WARN : LOG_LEVEL_INFO;
+    if (!comm->one_host)
+        log_line(level, "NUMA nodes make no groups where there are several hosts; the hosts do");
+    else if (unbound >= 0 && (bound >= 0 || comm->settings.numa == NUMA_ON))
+        log_line(level,
+                 "NUMA nodes make no groups: rank %d may run on several nodes (bind it, or set numa_node for it)",
+                 unbound);
+    else if (comm->settings.numa == NUMA_ON)
+        log_line(level, "NUMA nodes make no groups: all ranks are on node %d", comm->infos[0].numa_node);
 }
 
 /* Which paths work is found out pair by pair; what one pair cannot do nobody uses. Also: all links are made. */
@@ -246,9 +289,10 @@ polypath_result_t comm_create(struct polypath_comm **out, int rank, int size, ui
     if (!result)
         result = agree_settings(comm);
     if (!result)
-        result = layout_build(comm->infos, size, &comm->layout);
+        result = layout_build(comm->infos, size, (enum numa_mode)comm->settings.numa, &comm->layout);
     if (!result) {
         comm->one_host = comm->layout.nhosts == 1;
+        explain_groups(comm);
         count_cores(comm, &cores);
         snprintf(comm->cpu, sizeof comm->cpu, "%s", comm->infos[0].cpu);
         result = size > 1 ? paths_choose(comm->infos, &comm->layout, &comm->settings, &choice) : POLYPATH_SUCCESS;

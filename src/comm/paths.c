@@ -8,13 +8,36 @@
 
 #include "comm/comm.h"
 
-polypath_result_t layout_build(const struct rank_info *infos, int size, struct comm_layout *layout)
+/* The groups: NUMA nodes, numbered by their first rank, if there are several on one host; else the hosts. */
+static void find_groups(const struct rank_info *infos, enum numa_mode numa, struct comm_layout *layout)
+{
+    bool known = numa != NUMA_OFF && layout->nhosts == 1;
+    for (int r = 0; r < layout->size; r++)
+        known &= infos[r].numa_node != NUMA_UNBOUND;
+    layout->ngroups = layout->nhosts;
+    for (int r = 0; r < layout->size; r++)
+        layout->group_of[r] = layout->host_of[r];
+    if (!known)
+        return;
+    int count = 0;
+    for (int r = 0; r < layout->size; r++) {
+        int first = 0;
+        while (infos[first].numa_node != infos[r].numa_node)
+            first++;
+        layout->group_of[r] = first == r ? count++ : layout->group_of[first];
+    }
+    layout->ngroups = count;
+    layout->by_node = count > 1;
+}
+
+polypath_result_t layout_build(const struct rank_info *infos, int size, enum numa_mode numa, struct comm_layout *layout)
 {
     *layout = (struct comm_layout){.size = size};
     layout->host_of = calloc((size_t)size, sizeof *layout->host_of);
     layout->first_rank = calloc((size_t)size, sizeof *layout->first_rank);
     layout->local_size = calloc((size_t)size, sizeof *layout->local_size);
-    if (!layout->host_of || !layout->first_rank || !layout->local_size) {
+    layout->group_of = calloc((size_t)size, sizeof *layout->group_of);
+    if (!layout->host_of || !layout->first_rank || !layout->local_size || !layout->group_of) {
         layout_free(layout);
         return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
     }
@@ -27,6 +50,7 @@ polypath_result_t layout_build(const struct rank_info *infos, int size, struct c
         layout->host_of[r] = h;
         layout->local_size[h]++;
     }
+    find_groups(infos, numa, layout);
     return POLYPATH_SUCCESS;
 }
 
@@ -35,6 +59,7 @@ void layout_free(struct comm_layout *layout)
     free(layout->host_of);
     free(layout->first_rank);
     free(layout->local_size);
+    free(layout->group_of);
     *layout = (struct comm_layout){0};
 }
 

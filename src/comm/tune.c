@@ -295,6 +295,8 @@ static void cache_key(const struct polypath_comm *comm, char key[65])
     size_t at = (size_t)used;
     for (int h = 0; h < comm->layout.nhosts && at < sizeof text - 1; h++)
         at += (size_t)snprintf(text + at, sizeof text - at, "|%d", comm->layout.local_size[h]);
+    for (int r = 0; r < comm->size && comm->layout.by_node && at < sizeof text - 1; r++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "|node %d", comm->layout.group_of[r]);
     for (int p = 0; p < comm->npaths && at < sizeof text - 1; p++)
         at += (size_t)snprintf(text + at, sizeof text - at, "|%s:%s", comm->paths[p].name, comm->paths[p].kind);
     for (int r = 0; r < comm->size && at < sizeof text - 1; r++)
@@ -339,6 +341,17 @@ static const char *cache_path(const struct polypath_comm *comm, char *text, size
     if (*wish)
         return wish;
     return cache_default_file(text, bytes) ? NULL : text;
+}
+
+/*
+ * Two NUMA nodes of one host, to the model: a flag takes twice as long to get
+ * across, and what joins the nodes carries as much as four ranks copy at a
+ * time. Assumed, in round numbers for two sockets; not measured, as no path
+ * leads only from node to node.
+ */
+struct model_link tune_between_nodes(const struct model_link *within)
+{
+    return (struct model_link){2 * within->latency_ns, 4 * within->bytes_per_us};
 }
 
 /* What the model of the algorithms knows: ranks of a host as measured there, hosts by the sum of the paths. */
@@ -387,6 +400,8 @@ static void inform(struct polypath_comm *comm)
         comm->one_host ? rate * 2 : rate * 2 * (uint64_t)(comm->layout.nhosts - 1) / (uint64_t)comm->layout.nhosts;
     if (!link->bytes_per_us)
         link->bytes_per_us = 1;
+    if (comm->layout.by_node)
+        comm->model.between = tune_between_nodes(&comm->model.within);
     memset(comm->choices, 0, sizeof comm->choices);
 }
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "system/error.h"
+#include "topology/numa.h"
 
 #define PAGE 4096u
 
@@ -53,7 +54,20 @@ static void initialise(struct segment *s)
     }
 }
 
-polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t stage_bytes, size_t cap,
+/* Before the first page is there: the memory keeps this policy of its own, whoever maps it and touches it later. */
+static bool place(const struct segment *s, int node)
+{
+    if (node == NUMA_UNBOUND)
+        return true;
+    void *base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+    if (base == MAP_FAILED)
+        return false;
+    const bool placed = numa_place(base, s->bytes, node);
+    munmap(base, s->bytes);
+    return placed;
+}
+
+polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t stage_bytes, size_t cap, int node,
                                  struct segment **segment)
 {
     while (stage_bytes && segment_size(nchannels, slot_bytes, stage_bytes) > cap)
@@ -81,8 +95,13 @@ polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t stage_
         error_set(result, "cannot create shared memory: %s%s", strerror(errno), error_advice(errno));
         goto fail;
     }
-    /* allocate now: running out later would be a SIGBUS instead of an error */
-    int rc = ftruncate(s->fd, (off_t)s->bytes) ? errno : posix_fallocate(s->fd, 0, (off_t)s->bytes);
+    /* allocate now: running out later would be a SIGBUS instead of an error, and pages that a peer touches first
+     * would lie near the peer */
+    int rc = ftruncate(s->fd, (off_t)s->bytes) ? errno : 0;
+    if (!rc) {
+        s->placed = place(s, node);
+        rc = posix_fallocate(s->fd, 0, (off_t)s->bytes);
+    }
     if (rc) {
         error_set(result, "cannot reserve %zu bytes of shared memory: %s", s->bytes, strerror(rc));
         goto fail;

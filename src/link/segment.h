@@ -1,7 +1,18 @@
 /*
  * The shared memory of one rank: an anonymous memfd that its local peers map.
  * It holds the rank's bell, its board for small collectives and, for every
- * local peer, one inbound channel for shm and one for cma. The reader owns the memory, so it lies near the reader.
+ * local peer, one inbound channel for shm and one for cma.
+ *
+ * Where the memory lies: all pages of a segment come from the NUMA node of its
+ * owner, who has touched every one of them before a peer can know of them.
+ *  - Channels have one reader, their owner: a message crosses between nodes
+ *    once, when it is written, and stores do not wait for the other side as
+ *    loads do. The bell, too, is polled by its owner only.
+ *  - Boards and stages are written by their owner and read by everybody else,
+ *    by all alike: a slot of the ring INPUT of a stage is read once (each rank
+ *    reads its part), one of the ring RESULT and a board by all. No place is
+ *    nearer to the readers together than the owner's, and there its writes,
+ *    also those past the caches, stay within the node.
  */
 #ifndef LINK_SEGMENT_H
 #define LINK_SEGMENT_H
@@ -114,6 +125,7 @@ struct segment {
     int nchannels;
     char *base;
     bool own;
+    bool placed; /* own: its pages lie on the node that was asked for */
 };
 
 /* What is said about a segment when its descriptors are passed. */
@@ -128,9 +140,11 @@ struct segment_info {
 /*
  * Makes this rank's segment with room for `nchannels` peers and a stage with
  * slots of `stage_bytes` (0: none), bounded by `cap` bytes: where they do not
- * fit, first the stage and then the slots are made smaller.
+ * fit, first the stage and then the slots are made smaller. Its pages come
+ * from NUMA node `node` (numa.h; NUMA_UNBOUND: from where the caller runs now);
+ * where that cannot be had, `placed` is false and they come from elsewhere.
  */
-polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t stage_bytes, size_t cap,
+polypath_result_t segment_create(int nchannels, size_t slot_bytes, size_t stage_bytes, size_t cap, int node,
                                  struct segment **segment);
 
 /* Maps a peer's; takes over both descriptors, also on failure. The info is checked against the file's size. */

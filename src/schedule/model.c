@@ -417,3 +417,11 @@ enum schedule_algorithm model_choose(const struct model *model, polypath_collect
     }
     return best;
 }
+
+bool model_prefers_levels(const struct model *model, polypath_collective_t collective, uint64_t bytes)
+{
+    if (model_choose(model, collective, bytes) != ALGORITHM_HIERARCHICAL)
+        return false;
+    return times(2, model_time_ns(model, collective, ALGORITHM_HIERARCHICAL, bytes)) <
+           model_time_ns(model, collective, ALGORITHM_DIRECT, bytes);
+}

@@ -14,6 +14,7 @@ struct model_link {
     uint64_t bytes_per_us; /* = MB/s */
 };
 
+/* A "host" is what the shape says: a group of ranks that are near each other, also a NUMA node. */
 struct model {
     struct model_link within;  /* between ranks of a host */
     struct model_link between; /* between two hosts, all paths together; shared by the ranks of a host */
@@ -32,5 +33,13 @@ uint64_t model_time_ns(const struct model *model, polypath_collective_t collecti
  * none is supported, so that building it says why.
  */
 enum schedule_algorithm model_choose(const struct model *model, polypath_collective_t collective, uint64_t bytes);
+
+/*
+ * Where every rank can read from every other (execute/stage.h): whether the
+ * two-level algorithm is to be preferred all the same, because what joins the
+ * groups would be too narrow for it. Stages do what the direct algorithms do
+ * in half the passes over memory, so these must take more than twice as long.
+ */
+bool model_prefers_levels(const struct model *model, polypath_collective_t collective, uint64_t bytes);
 
 #endif

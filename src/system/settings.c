@@ -71,6 +71,12 @@ static const struct setting table[] = {
      true},
     {"reproducible", SETTING_BOOL, AT(reproducible), 0, 1, "0", NULL,
      "reduce every element in rank order whatever the sizes, even where another order is faster", true},
+    {"numa", SETTING_CHOICE, AT(numa), 0, 2, "auto", "off auto on",
+     "ranks of one host on several NUMA nodes: off: treated as on one; auto: memory near its reader, and two-level "
+     "algorithms where the model expects them to be faster; on: two-level algorithms for all that is not small",
+     true},
+    {"numa_node", SETTING_STRING, AT(numa_node), 0, 0, "", NULL,
+     "NUMA node of this rank; empty: the node that has all the cores which the rank may use", false},
     {"hand_over", SETTING_BOOL, AT(hand_over), 0, 1, "1", NULL,
      "a path that has finished its share takes queued chunks of the others", true},
     {"shares", SETTING_STRING, AT(shares), 0, 0, "", NULL,

@@ -37,6 +37,8 @@ struct settings {
     uint64_t stage_bytes;   /* of a slot of the stage */
     uint64_t mapped;        /* bool: registered memory is worked on in place */
     uint64_t reproducible;  /* bool */
+    uint64_t numa;          /* 0 off, 1 auto, 2 on */
+    const char *numa_node;  /* of this rank; "" = by the cores that it may use */
     uint64_t hand_over;     /* bool: paths take queued chunks of others when free */
     /* balancer */
     const char *shares;      /* fixed shares "0.8,0.2"; "" = balanced */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "comm/bootstrap.h"
+#include "comm/comm.h"
 #include "frontends/cli/cli.h"
 #include "frontends/cli/cli_util.h"
 #include "polypath/polypath.h"
@@ -213,6 +214,34 @@ static polypath_result_t gather_hosts(polypath_comm_t comm, int rank, int size, 
     return result;
 }
 
+/* Which NUMA node each rank runs on, beside the ranks of its host, and what two-level algorithms take together. */
+static void add_groups(const struct polypath_comm *comm, json_t *document)
+{
+    json_t *host;
+    size_t h, i;
+    json_array_foreach(json_object_get(document, "hosts"), h, host)
+    {
+        const json_t *ranks = json_object_get(host, "ranks"), *rank;
+        json_t *nodes = json_array();
+        json_array_foreach(ranks, i, rank)
+        {
+            const int node = comm->infos[json_integer_value(rank)].numa_node;
+            json_array_append_new(nodes, node == NUMA_UNBOUND ? json_null() : json_integer(node));
+        }
+        json_object_set_new(host, "rank_nodes", nodes);
+    }
+    json_t *groups = json_array();
+    for (int g = 0; g < comm->layout.ngroups; g++) {
+        json_t *members = json_array();
+        for (int r = 0; r < comm->size; r++)
+            if (comm->layout.group_of[r] == g)
+                json_array_append_new(members, json_integer(r));
+        json_array_append_new(groups, members);
+    }
+    json_object_set_new(document, "groups_by", json_string(comm->layout.by_node ? "numa_node" : "host"));
+    json_object_set_new(document, "groups", groups);
+}
+
 /* -------------------------------------------------------------------- paths */
 
 static polypath_result_t bounce(polypath_comm_t comm, bool first, int peer, void *buffer, size_t bytes)
@@ -304,6 +333,8 @@ static polypath_result_t show(polypath_comm_t comm, int rank, int size, bool jso
     polypath_result_t result = find_places(comm, size, &places);
     if (!result)
         result = gather_hosts(comm, rank, size, &places, document);
+    if (!result)
+        add_groups(comm, document);
     if (!result)
         result = measure_paths(comm, rank, &places, document);
     if (!result && rank == 0 && json) {

@@ -16,7 +16,7 @@ void topo_host_key(char key[TOPO_HOST_KEY_BYTES]);
 /* This host: name, processor, cores, memory, caches, interfaces. The caller's to free. */
 json_t *topo_describe_host(void);
 
-/* The whole document: {"ranks", "hosts": [...], "paths": [...]}. */
+/* The whole document: {"ranks", "hosts": [...], "groups_by", "groups": [...], "paths": [...]}. */
 void topo_print_tree(const json_t *document, FILE *out);
 
 #endif

@@ -120,6 +120,48 @@ static void add_machine(struct node *parent, const json_t *host)
         add(parent, "caches: %s", line);
 }
 
+/* A line for each NUMA node that ranks run on, and one for those that are bound to none. */
+static void add_rank_nodes(struct node *parent, const json_t *host)
+{
+    const json_t *ranks = json_object_get(host, "ranks"), *nodes = json_object_get(host, "rank_nodes");
+    const size_t count = json_array_size(nodes);
+    for (size_t first = 0; first < count; first++) {
+        const json_t *node = json_array_get(nodes, first);
+        json_t *together = json_array();
+        bool seen = false;
+        for (size_t i = 0; i < count; i++) {
+            if (!json_equal(json_array_get(nodes, i), node))
+                continue;
+            seen |= i < first;
+            json_array_append(together, json_array_get(ranks, i));
+        }
+        char numbers[256];
+        format_ranks(together, numbers, sizeof numbers);
+        const char *several = plural((long long)json_array_size(together));
+        if (!seen && json_is_integer(node))
+            add(parent, "rank%s %s on NUMA node %lld", several, numbers, (long long)json_integer_value(node));
+        else if (!seen)
+            add(parent, "rank%s %s bound to no single NUMA node", several, numbers);
+        json_decref(together);
+    }
+}
+
+static void add_groups(struct node *parent, const json_t *document)
+{
+    const json_t *groups = json_object_get(document, "groups"), *group;
+    const bool by_node = !strcmp(string(document, "groups_by"), "numa_node");
+    size_t i;
+    if (json_array_size(groups) < 2)
+        return;
+    struct node *node = add(parent, "groups of two-level algorithms, by %s", by_node ? "NUMA node" : "host");
+    json_array_foreach(groups, i, group)
+    {
+        char numbers[256];
+        format_ranks(group, numbers, sizeof numbers);
+        add(node, "rank%s %s", plural((long long)json_array_size(group)), numbers);
+    }
+}
+
 static void add_interfaces(struct node *parent, const json_t *host)
 {
     const json_t *list = json_object_get(host, "interfaces"), *interface;
@@ -170,8 +212,10 @@ void topo_print_tree(const json_t *document, FILE *out)
         struct node *node = add(root, "host %s: rank%s %s", name,
                                 plural((long long)json_array_size(json_object_get(host, "ranks"))), numbers);
         add_machine(node, host);
+        add_rank_nodes(node, host);
         add_interfaces(node, host);
     }
+    add_groups(root, document);
     struct node *list = add(root, json_array_size(paths) ? "paths" : "paths: none (one rank)");
     json_array_foreach(paths, i, path)
     {

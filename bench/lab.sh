@@ -8,6 +8,8 @@
 #   bench/lab.sh adapt    a link is halved and comes back: calls until the rate
 #                         is 0.9 of the new sum, and how far the shares wander
 #   bench/lab.sh start    creation of 4 ranks with a cold and a warm cache
+#   bench/lab.sh cpu      what a call takes of the cores, and the least time that
+#                         these and the links allow
 #   bench/lab.sh          all of them
 #
 # POLYPATH=... names the command (default build/polypath). Prints tables; the
@@ -86,7 +88,30 @@ start() {
     "$polypath" lab down --name "$lab" >/dev/null
 }
 
-for part in ${*:-sum sizes adapt start}; do
+# Hundredths of a second that all cores have worked so far.
+worked() {
+    awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat
+}
+
+cpu() {
+    echo "## What a call of 64 MiB takes of the cores (start and end of the program left out: a long run less a short one)"
+    for links in "4gbit 1gbit" "4gbit 2gbit 1gbit"; do
+        for ranks in 2 4; do
+            file=$out/cpu-${links// /-}-$ranks.json
+            rm -f "$file"
+            for collective in all_reduce all_gather reduce_scatter broadcast sendrecv; do
+                for seconds in 1 "${SECONDS_EACH:-4}"; do
+                    before=$(worked)
+                    row=$(lab_bench "$lab" "$links" "$ranks" $collective -l 64M --in-place no --check no --seconds "$seconds")
+                    echo "{\"seconds\": $seconds, \"worked\": $(($(worked) - before)), \"row\": $row}" >>"$file"
+                done
+            done
+            python3 bench/lab_table.py cpu "$links" "$ranks" "$file"
+        done
+    done
+}
+
+for part in ${*:-sum sizes adapt start cpu}; do
     $part
     echo
 done

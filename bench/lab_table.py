@@ -3,13 +3,18 @@
 
   lab_table.py sum    LINKS RANKS FILE              ratio of all paths to the sum of the single ones
   lab_table.py sizes  LINKS RANKS FILE              ratio of all paths to the best single one, by size
+  lab_table.py cpu    LINKS RANKS FILE              what a call takes of the cores, and the least time possible
   lab_table.py adapt  LINKS RANKS FILE HALVED BACK  calls until the rate has followed a change
   lab_table.py stamp                                copies standard input, adding the time of arrival to each row
 """
 import json
+import os
 import statistics
 import sys
 import time
+
+
+PAYLOAD = 0.956  # of a link's bits, after the headers of Ethernet, IP and TCP
 
 
 def rows(name):
@@ -63,6 +68,27 @@ def print_sizes(links, ranks, name):
 PAYLOAD = 0.956  # of the line rate at an MTU of 1500
 
 
+def links_ms(links, collective, ranks, size):
+    """The time in which the links can carry what the two hosts must tell each other, headers counted."""
+    gbits = sum(float(link.split("gbit")[0]) for link in links.split()) * PAYLOAD
+    one_way = {"all_gather": 0.5, "reduce_scatter": 0.5}.get(collective, 1)
+    return size * one_way * 8 / (gbits * 1e9) * 1e3
+
+
+def print_cpu(links, ranks, name):
+    print(f"\nLinks {links.replace(' ', ' + ')}, {ranks} ranks on 2 hosts, {os.cpu_count()} cores; milliseconds a call\n")
+    print("| collective | takes | links need | cores work | they need at least | cores busy | of what both allow |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    points = rows(name)
+    for short, long in zip(points[::2], points[1::2]):
+        row, extra = long["row"], long["seconds"] - short["seconds"]
+        took = row["time_us"]["median"] / 1e3
+        work = 10 * (long["worked"] - short["worked"]) / (extra * 1e3 / took)
+        links_need, cores_need = links_ms(links, row["collective"], int(ranks), row["bytes"]), work / os.cpu_count()
+        print(f"| {row['collective']} | {took:.1f} | {links_need:.1f} | {work:.0f} | {cores_need:.1f} |"
+              f" {cores_need / took:.2f} | {max(links_need, cores_need) / took:.2f} |")
+
+
 def follow(calls, change, until, label, gbits):
     """Calls after `change` until the rate is 0.9 of the new sum of the links."""
     total = PAYLOAD * gbits / 8
@@ -101,5 +127,5 @@ def stamp():
 
 
 if __name__ == "__main__":
-    what = {"sum": print_sum, "sizes": print_sizes, "adapt": print_adapt, "stamp": stamp}
+    what = {"sum": print_sum, "sizes": print_sizes, "cpu": print_cpu, "adapt": print_adapt, "stamp": stamp}
     what[sys.argv[1]](*sys.argv[2:])

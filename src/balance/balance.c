@@ -44,8 +44,6 @@ struct balance_settings balance_default_settings(void)
         .minimum_share = BALANCE_ONE / 100,
         .minimum_gain = BALANCE_ONE * 3 / 100,
         .minimum_bytes = 65536,
-        .contested = BALANCE_ONE + BALANCE_ONE / 2,
-        .looks = 1,
     };
     return s;
 }

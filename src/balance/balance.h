@@ -106,9 +106,11 @@ struct balance_settings {
     uint32_t minimum_share;  /* below it a path gets nothing */
     uint32_t minimum_gain;   /* predicted gain (1/BALANCE_ONE) over the best single path that splitting must have */
     uint64_t minimum_bytes;  /* smaller messages are never split */
-    uint32_t contested;      /* a path that alone is slower than this times what is used, by the model, is not tried */
-    uint32_t looks;          /* observations of what is tried before it can have lost; 1: one may be enough */
-    uint64_t looks_bytes;    /* ... for messages smaller than this; with larger ones one may always be enough */
+    /* what is tried of messages smaller than patient_bytes: paths that differ by more, and for longer */
+    uint64_t patient_bytes;
+    uint32_t patient_contested; /* a path that alone is slower than this (1/BALANCE_ONE) times what is used, by the
+                                   model, is not tried; of larger messages: one and a half times */
+    uint32_t patient_looks;     /* observations of what is tried before it can have lost; of larger messages: one */
 };
 
 /* The defaults, and a way to change them (tests). */

@@ -23,7 +23,7 @@
 #define WIN_EARLY (BALANCE_ONE / 5) /* faster by this after three scores of either: won; by half of it after six */
 #define AT_ONCE (BALANCE_ONE / 10)  /* slower by this by the model and at the first look: lost */
 #define HOPELESS (BALANCE_ONE / 4)  /* a difference that two scores of the challenger decide */
-#define PROMISING (BALANCE_ONE + BALANCE_ONE / 2) /* faster by this by the model: tried in quiet time as well */
+#define CONTESTED (BALANCE_ONE + BALANCE_ONE / 2) /* slower than this times the incumbent by the model: not tried */
 #define RETRY 64                                  /* observations until a loser is tried again, doubled by each loss */
 #define RETRY_DOUBLINGS 4
 #define QUIET 12       /* observations between two trials */
@@ -130,7 +130,7 @@ static void consider(const struct entry *e, struct candidates *found, uint16_t m
     if (at >= 0 && e->arms[at].due > e->now)
         return;
     /* After a trial the quiet time is kept, unless much is promised by something never tried. */
-    if (e->now < e->quiet_until && (tried || scale(predicted, PROMISING, BALANCE_ONE) >= found->present))
+    if (e->now < e->quiet_until && (tried || scale(predicted, CONTESTED, BALANCE_ONE) >= found->present))
         return;
     if (found->best_mask && predicted >= found->best_time)
         return;
@@ -224,7 +224,8 @@ static struct candidates find_candidate(const struct entry *e, const struct arm_
         alone[p] = path_alone(e, p);
     const struct arm *now = &e->arms[e->incumbent];
     found.present = scale(model_time(e->base[e->reference], c->bytes), arm_mean(now), BALANCE_ONE);
-    uint64_t limit = scale(found.present, c->settings->contested, BALANCE_ONE);
+    const bool patient = c->bytes < c->settings->patient_bytes;
+    uint64_t limit = scale(found.present, patient ? c->settings->patient_contested : CONTESTED, BALANCE_ONE);
     uint16_t rest = e->key.allowed;
     for (int i = 0; i < 2 && rest; i++) { /* the two that are best by themselves */
         int p = model_best(alone, rest, c->bytes);
@@ -309,7 +310,7 @@ static void trial_continue(struct entry *e, const struct arm_context *c)
     }
     /* one look is enough where the model had said so too: the usual case of unlike links that do not disturb each other
      */
-    const int looks = c->bytes < c->settings->looks_bytes ? (int)c->settings->looks : 1;
+    const int looks = c->bytes < c->settings->patient_bytes ? (int)c->settings->patient_looks : 1;
     if (n_new == 1 && looks <= 1 && n_old >= TRIAL_FIRST &&
         mean_new > scale(mean_old, BALANCE_ONE + AT_ONCE, BALANCE_ONE) && e->predicted_loss > AT_ONCE) {
         trial_end(e, c, false, false);

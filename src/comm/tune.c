@@ -379,9 +379,9 @@ static void inform(struct polypath_comm *comm)
     if (whole) {
         struct balance_settings settings = balance_default_settings();
         settings.minimum_bytes = UINT64_MAX;
-        settings.contested = 3 * BALANCE_ONE;
-        settings.looks_bytes = SHORT_BYTES;
-        settings.looks = 3; /* the first calls another way find the caches as the other one has left them */
+        settings.patient_contested = 3 * BALANCE_ONE;
+        settings.patient_bytes = SHORT_BYTES;
+        settings.patient_looks = 3; /* the first calls another way find the caches as the other one has left them */
         balance_set_settings(comm->balance, &settings);
     }
     for (int p = 0; p < comm->npaths && comm->one_host && !whole; p++)

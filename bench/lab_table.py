@@ -14,9 +14,6 @@ import sys
 import time
 
 
-PAYLOAD = 0.956  # of a link's bits, after the headers of Ethernet, IP and TCP
-
-
 def rows(name):
     with open(name) as file:
         return [json.loads(line) for line in file if line.startswith("{")]
@@ -113,8 +110,10 @@ def print_adapt(links, ranks, name, halved, restored):
     follow(calls, times[1], float("inf"), "restored", 5)
     steady = before[len(before) // 2:]
     for path in steady[0]["shares"]:
-        shares = [100 * r["shares"][path] for r in steady]
-        print(f"\nsteady share of {path}: {min(shares):.1f} to {max(shares):.1f} % over {len(shares)} calls"
+        shares = sorted(100 * r["shares"][path] for r in steady)
+        tenth = len(shares) // 20  # of the calls, at either end
+        print(f"\nsteady share of {path}: {min(shares):.1f} to {max(shares):.1f} % over {len(shares)} calls,"
+              f" nine tenths of them {shares[tenth]:.1f} to {shares[-1 - tenth]:.1f} %"
               f" (balanced share moves: {steady[-1]['share_changes'] - steady[0]['share_changes']})", end="")
     print()
 

@@ -154,7 +154,7 @@ class Output(unittest.TestCase):
 
 class Driver(unittest.TestCase):
     def test_states_of_the_flag(self):
-        states = [drive.state_of(flag) for flag in (-1, 0.03, 0.08, 0.17, 0.3)]
+        states = [drive.state_of(flag) for flag in (-1, 0.03, 0.08, 0.11, 0.3)]
         self.assertEqual(states, ["unknown", "smt", "near", "between", "far"])
 
     def test_sizes_with_units(self):

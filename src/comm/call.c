@@ -15,6 +15,7 @@
 #define SINGLE_BLOCK_BYTES 2048
 
 #define ROWS_MAX 8192u
+#define POINT_ROW_BYTES ((size_t)1 << 20)
 #define OP_SCALED 5u /* in frames: every scaled sum */
 
 /* ------------------------------------------------------- objects, failure */
@@ -289,6 +290,10 @@ static size_t choose_row_bytes(const struct polypath_comm *comm, const struct po
     const size_t limit = comm->settings.chunk_bytes ? (comm->settings.chunk_bytes + 63) & ~(size_t)63
                          : comm->one_host           ? 32768
                                                     : 131072;
+    /* on one host a message of its own is copied in few long pieces: nothing is reduced, and nobody else waits for it
+     */
+    if (call->npoints && comm->one_host && !comm->settings.chunk_bytes)
+        return POINT_ROW_BYTES;
     /* both ends must cut alike, whatever else is in the group, or (AllToAllV) whatever this rank's own sizes are */
     if (call->npoints || (call->collective == POLYPATH_COLLECTIVE_ALL_TO_ALL && call->variant))
         return limit;

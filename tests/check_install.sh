@@ -21,4 +21,5 @@ for file in share/man/man3/polypath_all_reduce.3 share/man/man3/polypath.3 share
     [ -n "$(find "$root" -path "*/$file")" ] || { echo "$file was not installed"; exit 1; }
 done
 # Nothing of the inside is installed.
-[ "$(find "$root" -name '*.h' | wc -l)" = 1 ] || { find "$root" -name '*.h'; exit 1; }
+installed=$(find "$root" -name "*.h" -printf "%f\n" | LC_ALL=C sort)
+[ "$installed" = "$(cd "$source/include/polypath" && LC_ALL=C ls)" ] || { echo "installed headers: $installed"; exit 1; }

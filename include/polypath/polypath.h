@@ -162,6 +162,19 @@ polypath_result_t polypath_comm_create_from_env(polypath_comm_t *comm);
 polypath_result_t polypath_comm_split(polypath_comm_t parent, int color, int key, polypath_comm_t *new_comm);
 
 /*
+ * A communicator of the ranks of `parent` that are not among the
+ * `excluded_count` (0 allowed) of `excluded_ranks`, in the same order. Called
+ * by these only, all with the same list and flags; the others may be dead.
+ * With POLYPATH_SHRINK_ABORT the parent is aborted first, and may have failed;
+ * without, nothing may be under way on it. The parent must still be destroyed.
+ * The new communicator's secret is derived from the parent's. Blocks like
+ * polypath_comm_create().
+ */
+#define POLYPATH_SHRINK_ABORT 1
+polypath_result_t polypath_comm_shrink(polypath_comm_t parent, const int *excluded_ranks, int excluded_count,
+                                       polypath_comm_t *new_comm, int flags);
+
+/*
  * Waits for the operations in flight and frees the communicator. NULL is
  * allowed. Does not wait for other ranks longer than the deadline.
  */

@@ -4,7 +4,7 @@
  * paths there are; pure), connect.c (links), call.c (one call from submission
  * to completion), drive.c (who moves it: caller or helper thread), tune.c
  * (measuring, the balancer, the cache), point.c (point to point), small.c
- * (small calls of one host), window.c (registered memory).
+ * (small calls of one host), window.c (registered memory), shrink.c.
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -274,7 +274,7 @@ struct polypath_comm {
     char failure_text[ERROR_TEXT_BYTES];
 
     struct scaled_op scaled_ops[SCALED_OPS];
-    uint32_t splits;
+    uint32_t splits, shrinks;
     uint64_t staged_bytes[HOST_PATHS], staged_calls[HOST_PATHS]; /* past the paths' links */
     bool cache_changed;
     polypath_statistics_t statistics;

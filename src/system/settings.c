@@ -98,6 +98,7 @@ static const char *const launcher_names[] = {"RANK",     "SIZE",   "UNIQUE_ID", 
 
 static struct settings values;
 static bool from_environment[COUNT];
+static const char *preferred[COUNT]; /* instead of the default; written before `once` */
 static char *warnings[64];
 static size_t warning_count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -267,7 +268,7 @@ static void read_environment(void)
 {
     char variable[80] = "POLYPATH_";
     for (size_t i = 0; i < COUNT; i++) {
-        settings_parse(&table[i], table[i].fallback, &values);
+        settings_parse(&table[i], preferred[i] ? preferred[i] : table[i].fallback, &values);
         upper(variable + 9, table[i].name, sizeof variable - 9);
         const char *text = getenv(variable);
         if (!text)
@@ -297,6 +298,13 @@ static void read_environment(void)
             warn("unknown setting POLYPATH_%s; the nearest is POLYPATH_%s", name, nearest);
         }
     }
+}
+
+void settings_prefer(const char *name, const char *value)
+{
+    for (size_t i = 0; i < COUNT; i++)
+        if (!strcmp(table[i].name, name))
+            preferred[i] = value;
 }
 
 const struct settings *settings_get(void)

@@ -65,6 +65,13 @@ struct setting {
     bool agreed; /* all ranks use rank 0's value */
 };
 
+/*
+ * Another default for entry `name`, for front ends whose programs say what they
+ * want in another way. Only before the first use of the settings, by one thread.
+ * `value` must live on.
+ */
+void settings_prefer(const char *name, const char *value);
+
 /* All values. Parsed at first use; valid for the life of the process. */
 const struct settings *settings_get(void);
 

@@ -17,7 +17,8 @@ libraries=$root$(pkg-config --variable=libdir polypath | sed "s|^$root||")
 [ "$(pkg-config --modversion polypath)" = "$(basename "$(readlink -f "$libraries/libpolypath.so")" | sed 's/.*\.so\.//')" ]
 env LD_LIBRARY_PATH="$libraries" "$root/all_reduce" # without a launcher: one rank
 
-for file in share/man/man3/polypath_all_reduce.3 share/man/man3/polypath.3 share/doc/polypath/LICENSE; do
+for file in share/man/man3/polypath_all_reduce.3 share/man/man3/polypath.3 share/doc/polypath/LICENSE \
+    polypath/nccl/libnccl.so.2 polypath/nccl/libpolypath-nccl.so; do
     [ -n "$(find "$root" -path "*/$file")" ] || { echo "$file was not installed"; exit 1; }
 done
 # Nothing of the inside is installed.

@@ -146,11 +146,14 @@ polypath_result_t nccl_jobs_run(struct nccl_job *jobs, bool *later)
     for (struct nccl_job *job = waited; job; job = job->next) {
         if (runs_here(job)) {
             run(job);
-        } else if ((job->result = start(job, run_thread, PTHREAD_CREATE_JOINABLE))) {
-            snprintf(job->text, sizeof job->text, "%s", error_text());
-        } else {
-            job->started = true;
+            continue;
         }
+        polypath_result_t failed = start(job, run_thread, PTHREAD_CREATE_JOINABLE);
+        if (failed) {
+            job->result = failed;
+            snprintf(job->text, sizeof job->text, "%s", error_text());
+        }
+        job->started = !failed; /* only this thread looks at it; the job's own fields are the other's now */
     }
     polypath_result_t result = POLYPATH_SUCCESS;
     char text[ERROR_TEXT_BYTES] = "";

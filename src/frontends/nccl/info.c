@@ -47,7 +47,11 @@ const char *ncclGetLastError(ncclComm_t comm)
     const char *text = polypath_last_error();
     if (*text || !comm || nccl_comm_check("ncclGetLastError", comm))
         return text;
-    return comm->failed_text; /* written once, and kept until the communicator goes */
+    pthread_mutex_lock(&comm->lock);
+    if (comm->failed)
+        text = comm->failed_text; /* written once, and kept until the communicator goes */
+    pthread_mutex_unlock(&comm->lock);
+    return text;
 }
 NCCL_PROFILED(ncclGetLastError);
 

@@ -234,19 +234,19 @@ static ncclResult_t ask(const char *name, struct ncclComm *comm, const char *wha
     return nccl_answer(result);
 }
 
-ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+ncclResult_t ncclCommCount(ncclComm_t comm, int *count)
 {
     return ask("ncclCommCount", comm, "count", comm ? &comm->size : NULL, count);
 }
 NCCL_PROFILED(ncclCommCount);
 
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank)
 {
     return ask("ncclCommUserRank", comm, "rank", comm ? &comm->rank : NULL, rank);
 }
 NCCL_PROFILED(ncclCommUserRank);
 
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device)
 {
     return ask("ncclCommCuDevice", comm, "device", comm ? &comm->device : NULL, device);
 }

@@ -11,8 +11,8 @@
     /* memory */                                                                                                       \
     FUNCTION(ncclResult_t, ncclMemAlloc, (void **ptr, size_t size))                                                    \
     FUNCTION(ncclResult_t, ncclMemFree, (void *ptr))                                                                   \
-    FUNCTION(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle))          \
-    FUNCTION(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle))                                  \
+    FUNCTION(ncclResult_t, ncclCommRegister, (ncclComm_t comm, void *buff, size_t size, void **handle))                \
+    FUNCTION(ncclResult_t, ncclCommDeregister, (ncclComm_t comm, void *handle))                                        \
     FUNCTION(ncclResult_t, ncclCommWindowRegister,                                                                     \
              (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags))                              \
     FUNCTION(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))                              \
@@ -36,9 +36,9 @@
     FUNCTION(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags))                                         \
     /* what is asked of them */                                                                                        \
     FUNCTION(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t * asyncError))                        \
-    FUNCTION(ncclResult_t, ncclCommCount, (const ncclComm_t comm, int *count))                                         \
-    FUNCTION(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *device))                                     \
-    FUNCTION(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank))                                       \
+    FUNCTION(ncclResult_t, ncclCommCount, (ncclComm_t comm, int *count))                                               \
+    FUNCTION(ncclResult_t, ncclCommCuDevice, (ncclComm_t comm, int *device))                                           \
+    FUNCTION(ncclResult_t, ncclCommUserRank, (ncclComm_t comm, int *rank))                                             \
     FUNCTION(ncclResult_t, ncclGetVersion, (int *version))                                                             \
     FUNCTION(const char *, ncclGetErrorString, (ncclResult_t result))                                                  \
     FUNCTION(const char *, ncclGetLastError, (ncclComm_t comm))                                                        \

@@ -138,7 +138,7 @@ static ncclResult_t forget(const char *name, struct ncclComm *comm, const void *
     return nccl_answer(r ? POLYPATH_SUCCESS : NCCL_BAD("%s: the handle is not of this communicator", name));
 }
 
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *buff, size_t size, void **handle)
 {
     static const char name[] = "ncclCommRegister";
     if (!buff || !size || !handle)
@@ -153,7 +153,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, vo
 }
 NCCL_PROFILED(ncclCommRegister);
 
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
 {
     return forget("ncclCommDeregister", comm, handle, false);
 }

@@ -5,32 +5,84 @@
 #include "frontends/nccl/internal.h"
 #include "polypath/cuda.h"
 
-#define IGNORED(name, ...)                                                                                             \
-    __attribute__((weak)) polypath_result_t name(__VA_ARGS__)                                                          \
-    {                                                                                                                  \
-        return error_set(POLYPATH_ERROR_UNSUPPORTED, #name ": this build has no operations on streams");               \
-    }
-#define UNUSED __attribute__((unused))
+#define NOT_HERE(name) error_set(POLYPATH_ERROR_UNSUPPORTED, "%s: this build has no operations on streams", name)
+#define WEAK __attribute__((weak))
 
-IGNORED(polypath_cuda_all_reduce, UNUSED const void *a, UNUSED void *b, UNUSED size_t c, UNUSED polypath_type_t d,
-        UNUSED polypath_op_t e, UNUSED polypath_comm_t f, UNUSED polypath_cuda_stream_t g)
-IGNORED(polypath_cuda_reduce, UNUSED const void *a, UNUSED void *b, UNUSED size_t c, UNUSED polypath_type_t d,
-        UNUSED polypath_op_t e, UNUSED int f, UNUSED polypath_comm_t g, UNUSED polypath_cuda_stream_t h)
-IGNORED(polypath_cuda_broadcast, UNUSED const void *a, UNUSED void *b, UNUSED size_t c, UNUSED polypath_type_t d,
-        UNUSED int e, UNUSED polypath_comm_t f, UNUSED polypath_cuda_stream_t g)
-IGNORED(polypath_cuda_all_gather, UNUSED const void *a, UNUSED void *b, UNUSED size_t c, UNUSED polypath_type_t d,
-        UNUSED polypath_comm_t e, UNUSED polypath_cuda_stream_t f)
-IGNORED(polypath_cuda_reduce_scatter, UNUSED const void *a, UNUSED void *b, UNUSED size_t c, UNUSED polypath_type_t d,
-        UNUSED polypath_op_t e, UNUSED polypath_comm_t f, UNUSED polypath_cuda_stream_t g)
-IGNORED(polypath_cuda_all_to_all, UNUSED const void *a, UNUSED void *b, UNUSED size_t c, UNUSED polypath_type_t d,
-        UNUSED polypath_comm_t e, UNUSED polypath_cuda_stream_t f)
-IGNORED(polypath_cuda_gather, UNUSED const void *a, UNUSED void *b, UNUSED size_t c, UNUSED polypath_type_t d,
-        UNUSED int e, UNUSED polypath_comm_t f, UNUSED polypath_cuda_stream_t g)
-IGNORED(polypath_cuda_scatter, UNUSED const void *a, UNUSED void *b, UNUSED size_t c, UNUSED polypath_type_t d,
-        UNUSED int e, UNUSED polypath_comm_t f, UNUSED polypath_cuda_stream_t g)
-IGNORED(polypath_cuda_send, UNUSED const void *a, UNUSED size_t b, UNUSED polypath_type_t c, UNUSED int d,
-        UNUSED polypath_comm_t e, UNUSED polypath_cuda_stream_t f)
-IGNORED(polypath_cuda_recv, UNUSED void *a, UNUSED size_t b, UNUSED polypath_type_t c, UNUSED int d,
-        UNUSED polypath_comm_t e, UNUSED polypath_cuda_stream_t f)
-IGNORED(polypath_cuda_op_create_scaled_sum, UNUSED polypath_op_t *a, UNUSED const void *b, UNUSED polypath_type_t c,
-        UNUSED polypath_comm_t d)
+WEAK polypath_result_t polypath_cuda_all_reduce(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
+                                                polypath_op_t op, polypath_comm_t comm, polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)recvbuf, (void)count, (void)type, (void)op, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_all_reduce");
+}
+
+WEAK polypath_result_t polypath_cuda_reduce(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
+                                            polypath_op_t op, int root, polypath_comm_t comm,
+                                            polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)recvbuf, (void)count, (void)type, (void)op, (void)root, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_reduce");
+}
+
+WEAK polypath_result_t polypath_cuda_broadcast(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
+                                               int root, polypath_comm_t comm, polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)recvbuf, (void)count, (void)type, (void)root, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_broadcast");
+}
+
+WEAK polypath_result_t polypath_cuda_all_gather(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
+                                                polypath_comm_t comm, polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)recvbuf, (void)count, (void)type, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_all_gather");
+}
+
+WEAK polypath_result_t polypath_cuda_reduce_scatter(const void *sendbuf, void *recvbuf, size_t count,
+                                                    polypath_type_t type, polypath_op_t op, polypath_comm_t comm,
+                                                    polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)recvbuf, (void)count, (void)type, (void)op, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_reduce_scatter");
+}
+
+WEAK polypath_result_t polypath_cuda_all_to_all(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
+                                                polypath_comm_t comm, polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)recvbuf, (void)count, (void)type, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_all_to_all");
+}
+
+WEAK polypath_result_t polypath_cuda_gather(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
+                                            int root, polypath_comm_t comm, polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)recvbuf, (void)count, (void)type, (void)root, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_gather");
+}
+
+WEAK polypath_result_t polypath_cuda_scatter(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
+                                             int root, polypath_comm_t comm, polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)recvbuf, (void)count, (void)type, (void)root, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_scatter");
+}
+
+WEAK polypath_result_t polypath_cuda_send(const void *sendbuf, size_t count, polypath_type_t type, int peer,
+                                          polypath_comm_t comm, polypath_cuda_stream_t stream)
+{
+    (void)sendbuf, (void)count, (void)type, (void)peer, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_send");
+}
+
+WEAK polypath_result_t polypath_cuda_recv(void *recvbuf, size_t count, polypath_type_t type, int peer,
+                                          polypath_comm_t comm, polypath_cuda_stream_t stream)
+{
+    (void)recvbuf, (void)count, (void)type, (void)peer, (void)comm, (void)stream;
+    return NOT_HERE("polypath_cuda_recv");
+}
+
+WEAK polypath_result_t polypath_cuda_op_create_scaled_sum(polypath_op_t *op, const void *scalar, polypath_type_t type,
+                                                          polypath_comm_t comm)
+{
+    (void)op, (void)scalar, (void)type, (void)comm;
+    return NOT_HERE("polypath_cuda_op_create_scaled_sum");
+}

@@ -38,7 +38,7 @@ typedef enum {
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
-#define NCCL_SPLIT_NOCOLOR -1
+#define NCCL_SPLIT_NOCOLOR (-1)
 #define NCCL_UNDEF_FLOAT (-1.0f)
 
 #define NCCL_WIN_DEFAULT 0x00

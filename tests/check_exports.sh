@@ -1,14 +1,15 @@
 #!/bin/bash
-# The shared library exports the functions that the public header declares,
+# The shared library exports the functions that the public headers declare,
 # all of them and nothing else. Usage: check_exports.sh LIBRARY
 set -eu
-header=$(dirname "$0")/../include/polypath/polypath.h
-declared=$("$(dirname "$0")/public_functions.sh" "$header")
+declared=$(for header in "$(dirname "$0")"/../include/polypath/*.h; do
+    "$(dirname "$0")/public_functions.sh" "$header"
+done | LC_ALL=C sort -u)
 exported=$(nm -D --defined-only "$1" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort -u)
 
-[ "$(wc -l <<<"$declared")" -gt 40 ] || { echo "the header could not be read"; exit 1; }
+[ "$(wc -l <<<"$declared")" -gt 40 ] || { echo "the headers could not be read"; exit 1; }
 if ! diff <(echo "$declared") <(echo "$exported"); then
-    echo "'<' is declared in polypath.h but not exported; '>' is exported but not declared"
+    echo "'<' is declared in a header but not exported; '>' is exported but not declared"
     exit 1
 fi
 

@@ -9,7 +9,7 @@ fail() {
     status=1
 }
 
-functions=$(tests/public_functions.sh include/polypath/polypath.h)
+functions=$(for header in include/polypath/*.h; do tests/public_functions.sh $header; done)
 for function in $functions; do
     [ -f "man/$function.3" ] || fail "man/$function.3 is missing"
 done
@@ -24,7 +24,7 @@ prototypes() {
     tr -d '" \n' | grep -oE '(constchar\*|polypath_result_t|size_t|int)polypath_[a-z0-9_]+\([^)]*\);' | LC_ALL=C sort
 }
 cc -fpreprocessed -dD -E -P include/polypath/polypath.h 2>/dev/null >/dev/null || fail "the header could not be read"
-if ! diff <(cc -fpreprocessed -dD -E -P include/polypath/polypath.h 2>/dev/null | prototypes) \
+if ! diff <(for header in include/polypath/*.h; do cc -fpreprocessed -dD -E -P $header 2>/dev/null; done | prototypes) \
     <(sed -n 's/^\.BI //p' man/polypath*.3 | prototypes); then
     fail "'<' is declared in the header, '>' is in a manual page"
 fi

@@ -63,6 +63,7 @@ struct polypath_request *call_new(struct polypath_comm *comm, int nblocks)
     call->schedule = NULL;
     call->npoints = 0;
     call->variant = 0;
+    call->scalar_on_device = NULL;
     call->root = -1;
     call->op = POLYPATH_SUM;
     call->type = POLYPATH_UINT8;
@@ -584,6 +585,7 @@ polypath_result_t comm_internal(struct polypath_comm *comm, polypath_collective_
     call->root = root;
     call->internal = true;
     call_fill(call, send, recv, count);
+    comm_settle(comm);
     call_submit(call);
     polypath_result_t result = drive_until_done(call);
     call_release(call);

@@ -120,6 +120,7 @@ struct polypath_request {
     void *recv;
     unsigned char scalar[8];
     bool scaled;
+    const void *scalar_on_device; /* read when the operation runs (frontends/cuda_stage.c); NULL: it is in `scalar` */
 
     /* blocks; arrays of `blocks_room` */
     int nblocks;
@@ -181,6 +182,7 @@ struct scaled_op {
     bool used;
     polypath_type_t type;
     unsigned char scalar[8];
+    const void *on_device; /* where a GPU has the scalar; NULL: above */
 };
 #define SCALED_OPS 64
 
@@ -207,6 +209,19 @@ struct polypath_window {
     void *buffer;
     bool held;   /* by exports_hold */
     bool counts; /* usable on all ranks: one of comm->registered */
+};
+
+/*
+ * What is attached to a communicator by a frontend and queues operations of
+ * its own (frontends/cuda_worker.c). Any thread but the attachment's own.
+ */
+struct attachment {
+    /* Waits until its operations queued so far have ended. */
+    void (*settle)(struct attachment *attachment);
+    /* The communicator has been aborted: lets go of whoever waits for its operations. */
+    void (*abort)(struct attachment *attachment);
+    /* The communicator goes: ends and frees the attachment. */
+    void (*stop)(struct attachment *attachment);
 };
 
 struct polypath_comm {
@@ -243,6 +258,8 @@ struct polypath_comm {
     int nschedules, schedules_room;
     struct point_entry point_cache[POINT_CACHE];
     int point_next;
+
+    _Atomic(struct attachment *) attached; /* NULL: nothing */
 
     atomic_bool driven; /* somebody moves the queue just now (drive.c) */
 
@@ -400,6 +417,9 @@ polypath_result_t connect_all(struct polypath_comm *comm, const struct path_choi
                               void *context);
 
 /* create.c */
+/* Waits for what an attachment has queued, so that operations keep their order. */
+void comm_settle(struct polypath_comm *comm);
+
 /* Waits for everything that has been submitted; the result of what was last. */
 polypath_result_t comm_drain(struct polypath_comm *comm);
 polypath_result_t comm_create(struct polypath_comm **out, int rank, int size, uint64_t id,

@@ -329,6 +329,9 @@ void comm_free(struct polypath_comm *comm)
 {
     if (!comm)
         return;
+    struct attachment *attached = comm->attached;
+    if (attached)
+        attached->stop(attached);
     drive_stop(comm);
     window_forget_all(comm);
     small_stop(comm);
@@ -566,9 +569,17 @@ polypath_result_t polypath_comm_split(polypath_comm_t parent, int color, int key
     return result;
 }
 
+void comm_settle(struct polypath_comm *comm)
+{
+    struct attachment *attached = comm->attached;
+    if (attached)
+        attached->settle(attached);
+}
+
 polypath_result_t comm_drain(struct polypath_comm *comm)
 {
     polypath_result_t result = POLYPATH_SUCCESS;
+    comm_settle(comm);
     for (;;) {
         pthread_mutex_lock(&comm->lock);
         struct polypath_request *last = comm->tail;
@@ -600,5 +611,8 @@ polypath_result_t polypath_comm_abort(polypath_comm_t comm)
         comm_check_abort(comm);
         drive_let_go(comm);
     }
+    struct attachment *attached = comm->attached;
+    if (attached)
+        attached->abort(attached);
     return POLYPATH_SUCCESS;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
+#include "frontends/c_api.h"
 #include "frontends/group.h"
 
 #define BAD(...) error_set(POLYPATH_ERROR_ARGUMENT, __VA_ARGS__)
@@ -84,6 +85,7 @@ static polypath_result_t set_op(const char *name, struct polypath_request *call,
                    polypath_type_name(call->type));
     call->op = POLYPATH_SUM;
     call->scaled = true;
+    call->scalar_on_device = comm->scaled_ops[index].on_device;
     memcpy(call->scalar, comm->scaled_ops[index].scalar, sizeof call->scalar);
     return POLYPATH_SUCCESS;
 }
@@ -93,12 +95,17 @@ static polypath_result_t set_op(const char *name, struct polypath_request *call,
 /* Queues the call (or leaves it to the group); waits unless `request` takes it. */
 static polypath_result_t submit(struct polypath_request *call, polypath_request_t *request)
 {
+    if (call->scalar_on_device) {
+        call_release(call);
+        return error_set(POLYPATH_ERROR_UNSUPPORTED, "the op's scalar is on a GPU: it is for operations on streams");
+    }
     if (group_active()) {
         if (!request)
             return group_add(call);
         call_release(call);
         return error_set(POLYPATH_ERROR_USAGE, "non-blocking operations are not allowed inside a group");
     }
+    comm_settle(call->comm);
     call_submit(call);
     if (request) {
         drive_want_helper(call->comm);
@@ -215,7 +222,7 @@ static bool buffers_fit(const struct small_memo *memo, const void *send, const v
 static bool at_once(polypath_collective_t kind, const void *send, void *recv, size_t count, polypath_type_t type,
                     polypath_op_t op, int root, polypath_comm_t comm, polypath_result_t *result)
 {
-    if (!comm || group_active())
+    if (!comm || comm->attached || group_active())
         return false;
     struct small_memo *memo = &comm->small;
     if ((!memo->known || memo->count != count || memo->collective != kind || memo->type != type || memo->op != op ||
@@ -229,17 +236,17 @@ static bool at_once(polypath_collective_t kind, const void *send, void *recv, si
     return small_call(comm, &memo->call, result);
 }
 
-static polypath_result_t checked_collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
-                                            polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
-                                            polypath_request_t *request, bool wants_request)
+/* Checks and fills a call that prepare() has made; releases it on errors. */
+static polypath_result_t fill(struct polypath_request *call, const void *send, void *recv, size_t count,
+                              polypath_op_t op)
 {
+    const polypath_comm_t comm = call->comm;
+    const polypath_collective_t kind = call->collective;
+    const polypath_type_t type = call->type;
+    const int root = call->root;
     const char *name = polypath_collective_name(kind);
-    struct polypath_request *call = NULL;
     size_t bytes = 0;
-    polypath_result_t result = prepare(kind, type, root, comm, request, wants_request, &call);
-    if (result)
-        return result;
-    result = check_size(name, count, type, comm->size, &bytes);
+    polypath_result_t result = check_size(name, count, type, comm->size, &bytes);
     if (!result && !call_possible(comm, kind))
         result = error_set(POLYPATH_ERROR_UNSUPPORTED, "%s: no algorithm for %d ranks%s", name, comm->size,
                            comm->settings.reproducible ? " reduces in rank order (setting reproducible)" : "");
@@ -252,11 +259,28 @@ static polypath_result_t checked_collective(polypath_collective_t kind, const vo
         if (!result)
             call_fill(call, s.has_send ? send : NULL, s.has_recv ? recv : NULL, count);
     }
-    if (result) {
+    if (result)
         call_release(call);
-        return result;
-    }
-    return submit(call, request);
+    return result;
+}
+
+polypath_result_t api_collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
+                                 polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
+                                 struct polypath_request **call)
+{
+    polypath_result_t result = prepare(kind, type, root, comm, NULL, false, call);
+    return result ? result : fill(*call, send, recv, count, op);
+}
+
+static polypath_result_t checked_collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
+                                            polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
+                                            polypath_request_t *request, bool wants_request)
+{
+    struct polypath_request *call = NULL;
+    polypath_result_t result = prepare(kind, type, root, comm, request, wants_request, &call);
+    if (!result)
+        result = fill(call, send, recv, count, op);
+    return result ? result : submit(call, request);
 }
 
 static polypath_result_t collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
@@ -267,12 +291,6 @@ static polypath_result_t collective(polypath_collective_t kind, const void *send
     if (!wants_request && at_once(kind, send, recv, count, type, op, root, comm, &result))
         return result; /* at once is outside of groups only */
     return group_refuse(checked_collective(kind, send, recv, count, type, op, root, comm, request, wants_request));
-}
-
-/* A root of -1 from the user must not pass for "no root". */
-static int rooted(int root)
-{
-    return root == -1 ? -2 : root;
 }
 
 polypath_result_t polypath_all_reduce(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
@@ -290,27 +308,28 @@ polypath_result_t polypath_all_reduce_start(const void *sendbuf, void *recvbuf, 
 polypath_result_t polypath_reduce(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
                                   polypath_op_t op, int root, polypath_comm_t comm)
 {
-    return collective(POLYPATH_COLLECTIVE_REDUCE, sendbuf, recvbuf, count, type, op, rooted(root), comm, NULL, false);
+    return collective(POLYPATH_COLLECTIVE_REDUCE, sendbuf, recvbuf, count, type, op, api_root(root), comm, NULL, false);
 }
 
 polypath_result_t polypath_reduce_start(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
                                         polypath_op_t op, int root, polypath_comm_t comm, polypath_request_t *request)
 {
-    return collective(POLYPATH_COLLECTIVE_REDUCE, sendbuf, recvbuf, count, type, op, rooted(root), comm, request, true);
+    return collective(POLYPATH_COLLECTIVE_REDUCE, sendbuf, recvbuf, count, type, op, api_root(root), comm, request,
+                      true);
 }
 
 polypath_result_t polypath_broadcast(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type, int root,
                                      polypath_comm_t comm)
 {
-    return collective(POLYPATH_COLLECTIVE_BROADCAST, sendbuf, recvbuf, count, type, NO_OP, rooted(root), comm, NULL,
+    return collective(POLYPATH_COLLECTIVE_BROADCAST, sendbuf, recvbuf, count, type, NO_OP, api_root(root), comm, NULL,
                       false);
 }
 
 polypath_result_t polypath_broadcast_start(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
                                            int root, polypath_comm_t comm, polypath_request_t *request)
 {
-    return collective(POLYPATH_COLLECTIVE_BROADCAST, sendbuf, recvbuf, count, type, NO_OP, rooted(root), comm, request,
-                      true);
+    return collective(POLYPATH_COLLECTIVE_BROADCAST, sendbuf, recvbuf, count, type, NO_OP, api_root(root), comm,
+                      request, true);
 }
 
 polypath_result_t polypath_all_gather(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
@@ -356,28 +375,28 @@ polypath_result_t polypath_all_to_all_start(const void *sendbuf, void *recvbuf, 
 polypath_result_t polypath_gather(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type, int root,
                                   polypath_comm_t comm)
 {
-    return collective(POLYPATH_COLLECTIVE_GATHER, sendbuf, recvbuf, count, type, NO_OP, rooted(root), comm, NULL,
+    return collective(POLYPATH_COLLECTIVE_GATHER, sendbuf, recvbuf, count, type, NO_OP, api_root(root), comm, NULL,
                       false);
 }
 
 polypath_result_t polypath_gather_start(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
                                         int root, polypath_comm_t comm, polypath_request_t *request)
 {
-    return collective(POLYPATH_COLLECTIVE_GATHER, sendbuf, recvbuf, count, type, NO_OP, rooted(root), comm, request,
+    return collective(POLYPATH_COLLECTIVE_GATHER, sendbuf, recvbuf, count, type, NO_OP, api_root(root), comm, request,
                       true);
 }
 
 polypath_result_t polypath_scatter(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type, int root,
                                    polypath_comm_t comm)
 {
-    return collective(POLYPATH_COLLECTIVE_SCATTER, sendbuf, recvbuf, count, type, NO_OP, rooted(root), comm, NULL,
+    return collective(POLYPATH_COLLECTIVE_SCATTER, sendbuf, recvbuf, count, type, NO_OP, api_root(root), comm, NULL,
                       false);
 }
 
 polypath_result_t polypath_scatter_start(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
                                          int root, polypath_comm_t comm, polypath_request_t *request)
 {
-    return collective(POLYPATH_COLLECTIVE_SCATTER, sendbuf, recvbuf, count, type, NO_OP, rooted(root), comm, request,
+    return collective(POLYPATH_COLLECTIVE_SCATTER, sendbuf, recvbuf, count, type, NO_OP, api_root(root), comm, request,
                       true);
 }
 
@@ -633,25 +652,33 @@ polypath_result_t polypath_all_to_all_v_start(const void *sendbuf, const size_t 
 
 /* ---------------------------------------------------------- point to point */
 
+polypath_result_t api_point(bool send, const void *send_buffer, void *recv_buffer, size_t count, polypath_type_t type,
+                            int peer, polypath_comm_t comm, struct point *point)
+{
+    const char *name = send ? "send" : "recv";
+    size_t bytes = 0;
+    polypath_result_t result = check_comm(name, comm);
+    if (!result)
+        result = check_size(name, count, type, 1, &bytes);
+    if (!result && (peer < 0 || peer >= comm->size))
+        result = BAD("%s: peer %d is not in 0..%d", name, peer, comm->size - 1);
+    if (!result && bytes && !(send ? send_buffer : recv_buffer))
+        result = BAD("%s: %sbuf is NULL", name, name);
+    *point = (struct point){send, peer, send_buffer, recv_buffer, bytes, type};
+    return result;
+}
+
 static polypath_result_t checked_point(bool send, const void *send_buffer, void *recv_buffer, size_t count,
                                        polypath_type_t type, int peer, polypath_comm_t comm,
                                        polypath_request_t *request, bool wants_request)
 {
     const char *name = send ? "send" : "recv";
-    size_t bytes = 0;
     if (wants_request && !request)
         return BAD("%s: request is NULL", name);
-    polypath_result_t result = check_comm(name, comm);
+    struct point p;
+    polypath_result_t result = api_point(send, send_buffer, recv_buffer, count, type, peer, comm, &p);
     if (result)
         return result;
-    result = check_size(name, count, type, 1, &bytes);
-    if (!result && (peer < 0 || peer >= comm->size))
-        result = BAD("%s: peer %d is not in 0..%d", name, peer, comm->size - 1);
-    if (!result && bytes && !(send ? send_buffer : recv_buffer))
-        result = BAD("%s: %sbuf is NULL", name, name);
-    if (result)
-        return result;
-    struct point p = {send, peer, send_buffer, recv_buffer, bytes, type};
     if (group_active()) {
         if (!request)
             return group_add_point(comm, &p);
@@ -659,7 +686,7 @@ static polypath_result_t checked_point(bool send, const void *send_buffer, void 
     }
     if (peer == comm->rank)
         return error_set(POLYPATH_ERROR_USAGE, "%s: to itself only inside a group that holds both sides", name);
-    if (!wants_request && !point_at_once(comm, &p, 1))
+    if (!wants_request && !comm->attached && !point_at_once(comm, &p, 1))
         return POLYPATH_SUCCESS;
     struct polypath_request *call = call_new(comm, 1);
     if (!call)

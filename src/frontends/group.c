@@ -135,6 +135,8 @@ static void points_at_once(void)
     if (!group.npoints || group.npoints > POINTS_AT_ONCE || group.ncalls)
         return;
     struct polypath_comm *comm = group.points[0].comm;
+    if (comm->attached)
+        return;
     for (int i = 0; i < group.npoints; i++) {
         if (group.points[i].comm != comm)
             return;
@@ -175,13 +177,19 @@ polypath_result_t polypath_group_end(void)
         result = comm_check(group.calls[i]->comm);
     if (result) {
         drop_calls();
+        group_end_streams(true);
         return result;
     }
-    for (int i = 0; i < group.ncalls; i++)
+    for (int i = 0; i < group.ncalls; i++) {
+        comm_settle(group.calls[i]->comm);
         call_submit(group.calls[i]);
+    }
     result = drive_all(group.calls, group.ncalls);
     char text[ERROR_TEXT_BYTES];
     memcpy(text, error_text(), sizeof text);
     drop_calls();
-    return result ? error_set(result, "%s", text) : POLYPATH_SUCCESS;
+    if (!result)
+        return group_end_streams(false);
+    group_end_streams(true);
+    return error_set(result, "%s", text);
 }

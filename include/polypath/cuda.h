@@ -37,8 +37,7 @@ typedef struct CUstream_st *polypath_cuda_stream_t; /* what CUstream and cudaStr
 polypath_result_t polypath_cuda_all_reduce(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
                                            polypath_op_t op, polypath_comm_t comm, polypath_cuda_stream_t stream);
 polypath_result_t polypath_cuda_reduce(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
-                                       polypath_op_t op, int root, polypath_comm_t comm,
-                                       polypath_cuda_stream_t stream);
+                                       polypath_op_t op, int root, polypath_comm_t comm, polypath_cuda_stream_t stream);
 polypath_result_t polypath_cuda_broadcast(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,
                                           int root, polypath_comm_t comm, polypath_cuda_stream_t stream);
 polypath_result_t polypath_cuda_all_gather(const void *sendbuf, void *recvbuf, size_t count, polypath_type_t type,

@@ -133,6 +133,14 @@ static void collectives_body(struct rank *me)
         }
     compare(me, &b, ALL_REDUCE, MOST, POLYPATH_INT32, POLYPATH_MAX, false); /* several pieces */
     compare(me, &b, ALL_GATHER, MOST / 2, POLYPATH_INT32, POLYPATH_SUM, true);
+    /* AllToAll in place, which there is on streams only: sending back what came gives what was sent */
+    GPU(me, d->memcpy_htod_async(b.device_in, b.in, most, stream));
+    for (int i = 0; i < 2; i++)
+        OK(me, polypath_cuda_all_to_all((void *)(uintptr_t)b.device_in, (void *)(uintptr_t)b.device_in, MOST / n,
+                                        POLYPATH_INT32, me->comm, stream));
+    GPU(me, d->memcpy_dtoh_async(b.out, b.device_in, most, stream));
+    wait_stream(me);
+    CHECK(me, !memcmp(b.in, b.out, most), "two exchanges are none");
     wait_stream(me);
     OK(me, polypath_barrier(me->comm));
     GPU(me, d->mem_free(b.device_in));

@@ -9,6 +9,8 @@
  * and without GPUs share one communicator. The stream belongs to the context
  * that is current in the calling thread.
  *
+ * AllToAll has an in-place form here: sendbuf == recvbuf.
+ *
  * Between polypath_group_start() and polypath_group_end() the functions are
  * only noted, and the end queues them all; operations of several communicators
  * and streams may stand in one group. While `stream` is being captured the

@@ -36,15 +36,13 @@ struct mapped *mapped_create(int rank, int size, struct segment *const *segments
     m->sources = calloc(n, sizeof *m->sources);
     m->tile = aligned_alloc(LINE, TILE_BYTES);
     m->fetched = pids ? aligned_alloc(4096, n * MAPPED_FETCH_TILE) : NULL;
-    char *room = calloc(n, notice);
-    if (m->notices)
-        m->notices[0] = (struct mapped_notice *)(void *)room;
-    if (!m->notices || !m->in || !m->out || !m->sources || !m->tile || !room || (pids && !m->fetched)) {
+    m->room = calloc(n, notice);
+    if (!m->notices || !m->in || !m->out || !m->sources || !m->tile || !m->room || (pids && !m->fetched)) {
         mapped_free(m);
         return NULL;
     }
-    for (size_t r = 1; r < n; r++)
-        m->notices[r] = (struct mapped_notice *)(void *)(room + r * notice);
+    for (size_t r = 0; r < n; r++)
+        m->notices[r] = (struct mapped_notice *)(void *)(m->room + r * notice);
     m->own = m->notices[rank];
     return m;
 }
@@ -53,8 +51,7 @@ void mapped_free(struct mapped *m)
 {
     if (!m)
         return;
-    if (m->notices)
-        free(m->notices[0]);
+    free(m->room);
     free(m->notices);
     free(m->in);
     free(m->out);

@@ -18,6 +18,7 @@ struct mapped {
     struct board_call call;
     struct mapped_notice *own;
     struct mapped_notice **notices; /* per rank, copies; [rank] is the own one */
+    char *room;                     /* for them */
     int heard;
     bool no;
     bool spread; /* Broadcast into outputs that all can reach */

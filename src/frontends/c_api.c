@@ -238,7 +238,7 @@ static bool at_once(polypath_collective_t kind, const void *send, void *recv, si
 
 /* Checks and fills a call that prepare() has made; releases it on errors. */
 static polypath_result_t fill(struct polypath_request *call, const void *send, void *recv, size_t count,
-                              polypath_op_t op)
+                              polypath_op_t op, bool copied)
 {
     const polypath_comm_t comm = call->comm;
     const polypath_collective_t kind = call->collective;
@@ -255,7 +255,7 @@ static polypath_result_t fill(struct polypath_request *call, const void *send, v
     if (!result) {
         const struct sides s = sides_of(comm, kind, root, recv, bytes);
         result = check_buffers(name, s.has_send ? send : NULL, s.send_bytes, s.has_recv ? recv : NULL, s.recv_bytes,
-                               s.in_place);
+                               copied && kind == POLYPATH_COLLECTIVE_ALL_TO_ALL ? recv : s.in_place);
         if (!result)
             call_fill(call, s.has_send ? send : NULL, s.has_recv ? recv : NULL, count);
     }
@@ -265,11 +265,11 @@ static polypath_result_t fill(struct polypath_request *call, const void *send, v
 }
 
 polypath_result_t api_collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
-                                 polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
+                                 polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm, bool copied,
                                  struct polypath_request **call)
 {
     polypath_result_t result = prepare(kind, type, root, comm, NULL, false, call);
-    return result ? result : fill(*call, send, recv, count, op);
+    return result ? result : fill(*call, send, recv, count, op, copied);
 }
 
 static polypath_result_t checked_collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
@@ -279,7 +279,7 @@ static polypath_result_t checked_collective(polypath_collective_t kind, const vo
     struct polypath_request *call = NULL;
     polypath_result_t result = prepare(kind, type, root, comm, request, wants_request, &call);
     if (!result)
-        result = fill(call, send, recv, count, op);
+        result = fill(call, send, recv, count, op, false);
     return result ? result : submit(call, request);
 }
 

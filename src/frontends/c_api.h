@@ -7,9 +7,12 @@
 
 #include "comm/comm.h"
 
-/* A checked and filled call of a collective; root -1: it has none. The caller submits or releases it. */
+/*
+ * A checked and filled call of a collective; root -1: it has none. The caller submits or releases it. `copied`: the
+ * buffers are copied before and after, so an AllToAll may be in place, too (sendbuf == recvbuf).
+ */
 polypath_result_t api_collective(polypath_collective_t kind, const void *send, void *recv, size_t count,
-                                 polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm,
+                                 polypath_type_t type, polypath_op_t op, int root, polypath_comm_t comm, bool copied,
                                  struct polypath_request **call);
 
 /* A checked send or receive. */

@@ -111,7 +111,7 @@ static polypath_result_t checked_collective(polypath_collective_t kind, const vo
     struct noted what = {.operation = {.comm = comm, .stream = stream}};
     polypath_result_t result = find_driver(&driver, &what.operation.context);
     if (!result)
-        result = api_collective(kind, send, recv, count, type, op, root, comm, &what.operation.call);
+        result = api_collective(kind, send, recv, count, type, op, root, comm, true, &what.operation.call);
     if (result)
         return result;
     if (!group_active())

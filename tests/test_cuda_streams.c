@@ -23,8 +23,10 @@
 #include "system/cuda_driver.h"
 
 #define DRIVER "POLYPATH_CUDA_DRIVER=" FAKE_CUDA_LIBRARY
-static const char *const fake[] = {DRIVER, NULL};
-static const char *const failing[] = {DRIVER, "POLYPATH_LOG=none", "POLYPATH_TIMEOUT_MS=1500", NULL};
+#define STREAMS "POLYPATH_CUDA_STREAMS=1"
+static const char *const fake[] = {DRIVER, STREAMS, NULL};
+static const char *const turned_off[] = {DRIVER, NULL};
+static const char *const failing[] = {DRIVER, STREAMS, "POLYPATH_LOG=none", "POLYPATH_TIMEOUT_MS=1500", NULL};
 static const char *const no_driver[] = {"POLYPATH_CUDA_DRIVER=", NULL};
 
 #define MOST 1500007u /* elements of four bytes: more than goes through at once */
@@ -200,6 +202,18 @@ static void order_body(struct rank *me)
     CHECK(me, host[me->size - 1] == want, "%d", host[me->size - 1]);
     free(got);
 
+    /* an exchange made of messages, also to oneself, as programs write AllToAll */
+    OK(me, polypath_group_start());
+    for (int r = 0; r < me->size; r++) {
+        OK(me, polypath_cuda_send((void *)(uintptr_t)(from + (size_t)r * 8), 2, POLYPATH_INT32, r, me->comm, stream));
+        OK(me, polypath_cuda_recv((void *)(uintptr_t)(to + (size_t)r * 8), 2, POLYPATH_INT32, r, me->comm, stream));
+    }
+    OK(me, polypath_group_end());
+    GPU(me, d->memcpy_dtoh_async(host, to, (size_t)me->size * 8, stream));
+    wait_stream(me);
+    for (int r = 0; r < me->size; r++)
+        CHECK(me, host[2 * r] == 1000 + r && host[2 * r + 1] == 1000 + r, "from %d: %d", r, host[2 * r]);
+
     /* a refused operation: nothing of the group runs */
     OK(me, polypath_group_start());
     OK(me, polypath_cuda_all_reduce((void *)(uintptr_t)x, (void *)(uintptr_t)x, 1, POLYPATH_UINT32, POLYPATH_SUM,
@@ -356,7 +370,7 @@ static void abort_body(struct rank *me)
 static void test_abort_lets_the_stream_go_on(void **state)
 {
     (void)state;
-    static const char *const patient[] = {DRIVER, "POLYPATH_LOG=none", NULL};
+    static const char *const patient[] = {DRIVER, STREAMS, "POLYPATH_LOG=none", NULL};
     RANKS_RUN(.size = 2, .body = abort_body, .environment = patient);
 }
 
@@ -371,9 +385,21 @@ static void missing_body(struct rank *me)
     OK(me, polypath_barrier(me->comm));
 }
 
+static void off_body(struct rank *me)
+{
+    open_gpu(me);
+    int32_t x = 1;
+    CHECK(me,
+          polypath_cuda_all_reduce(&x, &x, 1, POLYPATH_INT32, POLYPATH_SUM, me->comm, stream) ==
+                  POLYPATH_ERROR_UNSUPPORTED &&
+              strstr(polypath_last_error(), "POLYPATH_CUDA_STREAMS"),
+          "%s", polypath_last_error());
+}
+
 static void test_without_a_driver(void **state)
 {
     (void)state;
+    RANKS_RUN(.size = 1, .body = off_body, .environment = turned_off);
     RANKS_RUN(.size = 2, .body = missing_body, .environment = no_driver);
 }
 

@@ -21,6 +21,9 @@
  * communicator fail (polypath_comm_status() says how) and lets the stream go
  * on, with undefined contents in the outputs: nothing waits for ever.
  *
+ * Off unless the setting `cuda_streams` is 1: a copy between the GPU and pageable
+ * memory that is queued behind an operation can stop the program for good.
+ *
  * Without a usable CUDA driver, or with a NULL communicator, they return an
  * error that says so. A communicator's operations of polypath.h and of this
  * header run in the order in which they were issued.

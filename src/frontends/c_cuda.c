@@ -10,6 +10,7 @@
 #include "frontends/c_api.h"
 #include "frontends/cuda_worker.h"
 #include "frontends/group.h"
+#include "system/settings.h"
 
 struct noted {
     struct cuda_operation operation; /* a collective; or a point, which is `point` */
@@ -27,6 +28,10 @@ static polypath_result_t find_driver(const struct cuda_driver **driver, CUcontex
     *driver = cuda_driver_get(&why);
     if (!*driver)
         return error_set(POLYPATH_ERROR_UNSUPPORTED, "operations on streams need a GPU: %s", why);
+    if (!settings_get()->cuda_streams)
+        return error_set(POLYPATH_ERROR_UNSUPPORTED,
+                         "operations on streams are off: a copy between GPU and pageable memory that is queued behind "
+                         "one can stop the program for good; POLYPATH_CUDA_STREAMS=1 turns them on");
     polypath_result_t result = cuda_check(*driver, (*driver)->ctx_get_current(context), -1, "cuCtxGetCurrent");
     if (!result && !*context)
         result = error_set(POLYPATH_ERROR_USAGE, "no CUDA context is current in the calling thread");

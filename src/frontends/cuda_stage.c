@@ -33,6 +33,26 @@ static polypath_result_t allocate(const struct stage_memory_cuda *m, size_t byte
     return result;
 }
 
+/* Pinned memory of so many bytes; what there was stays until the end. */
+static polypath_result_t reserve(struct stage_memory_cuda *m, size_t bytes, char **memory)
+{
+    if (!m->pinned || m->pinned->bytes < bytes) {
+        struct pinned *p = calloc(1, sizeof *p);
+        if (!p)
+            return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
+        p->bytes = bytes < 2 * CUDA_BOUNCE_BYTES ? 2 * CUDA_BOUNCE_BYTES : bytes + bytes / 2;
+        polypath_result_t result = allocate(m, p->bytes, &p->memory);
+        if (result) {
+            free(p);
+            return result;
+        }
+        p->older = m->pinned;
+        m->pinned = p;
+    }
+    *memory = m->pinned->memory;
+    return POLYPATH_SUCCESS;
+}
+
 polypath_result_t cuda_stage_open(struct polypath_comm *comm, const struct cuda_driver *driver, CUcontext context,
                                   struct stage_memory_cuda **memory)
 {
@@ -46,6 +66,9 @@ polypath_result_t cuda_stage_open(struct polypath_comm *comm, const struct cuda_
         result = allocate(m, CUDA_BOUNCE_BYTES, &m->in);
     if (!result)
         result = allocate(m, CUDA_BOUNCE_BYTES, &m->out);
+    char *messages = NULL;
+    if (!result)
+        result = reserve(m, 1, &messages);
     if (result) {
         cuda_stage_close(m);
         return result;
@@ -194,26 +217,6 @@ static polypath_result_t run_collective(struct stage_memory_cuda *m, struct poly
 }
 
 /* ----------------------------------------------------------- point to point */
-
-/* Pinned memory of so many bytes; what there was stays until the end. */
-static polypath_result_t reserve(struct stage_memory_cuda *m, size_t bytes, char **memory)
-{
-    if (!m->pinned || m->pinned->bytes < bytes) {
-        struct pinned *p = calloc(1, sizeof *p);
-        if (!p)
-            return error_set(POLYPATH_ERROR_OUT_OF_MEMORY, "out of memory");
-        p->bytes = bytes < 2 * CUDA_BOUNCE_BYTES ? 2 * CUDA_BOUNCE_BYTES : bytes + bytes / 2;
-        polypath_result_t result = allocate(m, p->bytes, &p->memory);
-        if (result) {
-            free(p);
-            return result;
-        }
-        p->older = m->pinned;
-        m->pinned = p;
-    }
-    *memory = m->pinned->memory;
-    return POLYPATH_SUCCESS;
-}
 
 static size_t padded(size_t bytes)
 {

@@ -215,6 +215,7 @@ static void run_first(struct worker *w, struct queue *queue)
 static void *work(void *argument)
 {
     struct worker *w = argument;
+    pthread_setname_np(pthread_self(), "polypath-stream");
     unsigned mode = CUDA_CAPTURE_RELAXED; /* somebody else's capture must not end because of what this thread does */
     w->driver->ctx_set_current(w->context);
     w->driver->thread_exchange_stream_capture_mode(&mode);

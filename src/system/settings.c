@@ -50,6 +50,10 @@ static const struct setting table[] = {
      "secret of the job, the same for all its ranks; needed where the launcher gives them no private channel (torchrun "
      "and plain srun over a network that others can reach); never printed",
      false},
+    {"cuda_streams", SETTING_BOOL, AT(cuda_streams), 0, 1, "0", NULL,
+     "operations on CUDA streams by way of host memory; off, since a copy to pageable memory that is queued behind one "
+     "can stop the program for good",
+     false},
     {"cuda_driver", SETTING_STRING, AT(cuda_driver), 0, 0, "libcuda.so.1", NULL,
      "library of the CUDA driver, searched for as programs' libraries are; empty: GPUs are not used", false},
     {"algorithm", SETTING_STRING, AT(algorithm), 0, 0, "", NULL,

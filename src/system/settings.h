@@ -28,6 +28,7 @@ struct settings {
     const char *bootstrap_interface;
     const char *secret; /* of the job, for launchers without a private channel; "" = none */
     /* GPUs */
+    uint64_t cuda_streams;   /* bool: operations on streams, which have a known fault (docs/nccl.md) */
     const char *cuda_driver; /* library; "" = no GPUs */
     /* schedules and memory */
     const char *algorithm;  /* "" = by the model */

@@ -214,6 +214,13 @@ static void order_body(struct rank *me)
     for (int r = 0; r < me->size; r++)
         CHECK(me, host[2 * r] == 1000 + r && host[2 * r + 1] == 1000 + r, "from %d: %d", r, host[2 * r]);
 
+    /* operations of the host and on streams in one group would not keep their order */
+    OK(me, polypath_group_start());
+    OK(me, polypath_cuda_all_reduce((void *)(uintptr_t)x, (void *)(uintptr_t)x, 1, POLYPATH_UINT32, POLYPATH_SUM,
+                                    me->comm, stream));
+    OK(me, polypath_all_reduce(&value, &sum, 1, POLYPATH_INT32, POLYPATH_SUM, me->comm));
+    CHECK(me, polypath_group_end() == POLYPATH_ERROR_UNSUPPORTED, "a mixed group ran");
+
     /* a refused operation: nothing of the group runs */
     OK(me, polypath_group_start());
     OK(me, polypath_cuda_all_reduce((void *)(uintptr_t)x, (void *)(uintptr_t)x, 1, POLYPATH_UINT32, POLYPATH_SUM,

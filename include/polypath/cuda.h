@@ -13,7 +13,7 @@
  *
  * Between polypath_group_start() and polypath_group_end() the functions are
  * only noted, and the end queues them all; operations of several communicators
- * and streams may stand in one group. While `stream` is being captured the
+ * and streams may stand in one group, but none of the host. While `stream` is being captured the
  * operation becomes part of the graph, and every launch of it runs the
  * operation; all ranks must launch in the same order.
  *

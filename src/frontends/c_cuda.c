@@ -80,6 +80,11 @@ static polypath_result_t gather_points(int first, struct cuda_operation *operati
     return point_match_self(operation->points, operation->npoints, operation->comm->rank);
 }
 
+bool group_has_streams(void)
+{
+    return group.count > 0;
+}
+
 polypath_result_t group_end_streams(bool refused)
 {
     const struct cuda_driver *driver = group.count && !refused ? cuda_driver_get(NULL) : NULL;

@@ -164,6 +164,9 @@ polypath_result_t polypath_group_end(void)
     group.failed = POLYPATH_SUCCESS;
     if (result)
         error_set(result, "nothing of the group was run: %s", group.failed_text);
+    if (!result && group_has_streams() && (group.ncalls || group.npoints)) /* they would not run in the order issued */
+        result = error_set(POLYPATH_ERROR_UNSUPPORTED,
+                           "nothing of the group was run: it holds operations of the host and on streams");
     if (!result)
         points_at_once();
     for (int i = 0; i < group.npoints && !result; i++) {

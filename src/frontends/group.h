@@ -21,6 +21,9 @@ static inline bool group_active(void)
 /* An operation inside a group was refused: the group's end will say so and run nothing. Returns `result`. */
 polypath_result_t group_refuse(polypath_result_t result);
 
+/* Whether operations on streams have been noted. */
+bool group_has_streams(void);
+
 /* Queues what has been noted for streams (c_cuda.c), or forgets it if the group was refused. */
 polypath_result_t group_end_streams(bool refused);
 

@@ -192,6 +192,33 @@ static void test_memory_is_announced_by_its_first_use(void **state)
     RANKS_RUN(.size = 3, .body = unannounced_body, .environment = shm_only);
 }
 
+/* A call that was queued before a window is registered announces its buffer after the registration has been offered. */
+static void queued_body(struct rank *me)
+{
+    void *queued, *registered;
+    polypath_window_t window;
+    polypath_request_t request;
+    OK(me, polypath_mem_alloc(&queued, sizeof(int32_t) * 2 * COUNT));
+    OK(me, polypath_mem_alloc(&registered, sizeof(int32_t) * 2 * COUNT));
+    OK(me, polypath_all_reduce_start(queued, (int32_t *)queued + COUNT, COUNT, POLYPATH_INT32, POLYPATH_SUM, me->comm,
+                                     &request));
+    OK(me, polypath_comm_window_register(me->comm, registered, sizeof(int32_t) * 2 * COUNT, &window, 0));
+    OK(me, polypath_wait(&request));
+    all_reduce(me, registered, (int32_t *)registered + COUNT, 1);
+    CHECK(me, went(me, POLYPATH_COLLECTIVE_ALL_REDUCE, "mapped"), "went %s",
+          polypath_comm_algorithm(me->comm, POLYPATH_COLLECTIVE_ALL_REDUCE));
+    OK(me, polypath_comm_window_deregister(me->comm, window));
+    OK(me, polypath_mem_free(queued));
+    OK(me, polypath_mem_free(registered));
+}
+
+static void test_registration_behind_queued_calls(void **state)
+{
+    (void)state;
+    static const char *const alone[] = {"POLYPATH_PATHS=shm", "POLYPATH_PROGRESS_THREAD=never", NULL};
+    RANKS_RUN(.size = 3, .body = queued_body, .environment = alone);
+}
+
 /* One rank's buffer is ordinary memory: all go the usual way. A leaf of a Broadcast needs none of its own. */
 static void partly_body(struct rank *me)
 {
@@ -578,6 +605,7 @@ int main(void)
         cmocka_unit_test_prestate(test_fetching, &sizes[3]),
         cmocka_unit_test(test_long_messages),
         cmocka_unit_test(test_memory_is_announced_by_its_first_use),
+        cmocka_unit_test(test_registration_behind_queued_calls),
         cmocka_unit_test(test_ordinary_memory_on_one_rank),
         cmocka_unit_test(test_setting_turns_it_off),
         cmocka_unit_test(test_windows_decide),

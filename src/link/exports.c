@@ -562,7 +562,8 @@ static void drop_reach(struct peer *p, uint32_t number)
 bool exports_take(struct exports *e, int peer, uint32_t posted)
 {
     struct peer *p = &e->peers[peer];
-    while (p->seen != posted && !e->failed) {
+    /* more may have been taken in already: `posted` was said before calls that were queued then */
+    while ((int32_t)(posted - p->seen) > 0 && !e->failed) {
         struct message m = {0};
         int fd = -1;
         if (!hear(e->control_fds[peer], &m, &fd))

@@ -67,7 +67,7 @@ uint32_t exports_posted(const struct exports *exports);
 uint32_t exports_seen(const struct exports *exports, int peer);
 
 /*
- * Takes in the messages of `peer` up to number `posted`, which it has sent. What
+ * Takes in the messages of `peer` up to number `posted`, which it has sent, as far as that has not been done. What
  * cannot be mapped is never looked for again: false from then on.
  */
 bool exports_take(struct exports *exports, int peer, uint32_t posted);

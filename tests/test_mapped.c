@@ -16,10 +16,12 @@
 
 #include <cmocka.h>
 
+#include "execute/mapped.h"
 #include "support/exercise.h"
 #include "support/quick.h"
 #include "support/ranks.h"
 #include "support/reference.h"
+#include "topology/numa.h"
 
 #define POOL (4u << 20)
 #define COUNT 50000 /* of int32: larger than small for any number of ranks here */
@@ -217,6 +219,54 @@ static void test_registration_behind_queued_calls(void **state)
     (void)state;
     static const char *const alone[] = {"POLYPATH_PATHS=shm", "POLYPATH_PROGRESS_THREAD=never", NULL};
     RANKS_RUN(.size = 3, .body = queued_body, .environment = alone);
+}
+
+/*
+ * Numbers of calls wrap around; those that say how far a rank has got with
+ * mapped calls stand still meanwhile. An old one must not count as this call's.
+ */
+static void test_old_numbers_do_not_count(void **state)
+{
+    (void)state;
+    const uint32_t number = 0x90000000u;
+    struct segment *segments[2];
+    int none[2] = {-1, -1}, pids[2] = {getpid(), getpid()};
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(segment_create(1, 4096, 4096, 1 << 20, NUMA_UNBOUND, &segments[r]), POLYPATH_SUCCESS);
+    struct exports *exports = exports_open(2, none);
+    struct mapped *mapped = mapped_create(0, 2, segments, exports, pids);
+    assert_non_null(mapped);
+    char room[256] = {0}, buffer[64] = {0};
+    struct mapped_notice *notice = (void *)room;
+    /* rank 0 is not the root of a Gather, which the root fetches: it has only to wait */
+    const struct board_call call = {.fetch = true,
+                                    .frame = {.collective = POLYPATH_COLLECTIVE_GATHER, .root = 1},
+                                    .op = {POLYPATH_UINT8, POLYPATH_SUM, 0},
+                                    .send = buffer,
+                                    .bytes = sizeof buffer};
+    mapped_announce(mapped, &call, notice);
+    assert_int_equal(mapped_own(mapped), MAPPED_OPEN);
+    assert_int_equal(mapped_hear(mapped, 1, notice), MAPPED_FETCH);
+    assert_int_equal(mapped_begin(mapped, MAPPED_FETCH, number), POLYPATH_SUCCESS);
+    atomic_uint *other = &segment_board(segments[1])->mapped_done;
+    const uint32_t old[] = {0, 5, number - 1, number + 1000};
+    for (size_t i = 0; i < sizeof old / sizeof old[0]; i++) {
+        bool moved = false;
+        polypath_result_t result = POLYPATH_SUCCESS;
+        atomic_store(other, old[i]);
+        assert_false(mapped_advance(mapped, &moved, &result));
+        assert_false(mapped_peek(mapped));
+        assert_int_equal(mapped_waits_for(mapped), 1);
+    }
+    bool moved = false;
+    polypath_result_t result = POLYPATH_SUCCESS;
+    atomic_store(other, number);
+    assert_true(mapped_peek(mapped));
+    assert_true(mapped_advance(mapped, &moved, &result));
+    mapped_free(mapped);
+    exports_close(exports);
+    segment_free(segments[0]);
+    segment_free(segments[1]);
 }
 
 /* One rank's buffer is ordinary memory: all go the usual way. A leaf of a Broadcast needs none of its own. */
@@ -606,6 +656,7 @@ int main(void)
         cmocka_unit_test(test_long_messages),
         cmocka_unit_test(test_memory_is_announced_by_its_first_use),
         cmocka_unit_test(test_registration_behind_queued_calls),
+        cmocka_unit_test(test_old_numbers_do_not_count),
         cmocka_unit_test(test_ordinary_memory_on_one_rank),
         cmocka_unit_test(test_setting_turns_it_off),
         cmocka_unit_test(test_windows_decide),

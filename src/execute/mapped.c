@@ -332,7 +332,11 @@ static int behind(const struct mapped *m, bool half)
         /* acquire: what it has written; and that it reads ours no more */
         const uint32_t got =
             atomic_load_explicit(half ? &memory->mapped_half : &memory->mapped_done, memory_order_acquire);
-        if (r != m->rank && (int32_t)(got - m->number) < 0)
+        /*
+         * Exactly this call's: numbers go on with every call of the board, these only with calls of this kind, so
+         * an old one may seem to lie ahead. None can: the next such call needs our announcement.
+         */
+        if (r != m->rank && got != m->number)
             return r;
     }
     return -1;

@@ -279,8 +279,9 @@ polypath_result_t polypath_barrier(polypath_comm_t comm);
  * does it beforehand. Between hosts such memory is used as any other.
  *
  * After an operation has failed, ranks that do not know of it yet may go on
- * writing into its output for a moment: do not free it before the communicator
- * has been destroyed.
+ * writing into its output, one that was stopped whenever it goes on: do not use
+ * the memory for anything else before every rank has destroyed the communicator
+ * or its process has ended. Freeing it after destroying the communicator is safe.
  */
 
 /*

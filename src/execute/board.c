@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "execute/blocks.h"
 #include "execute/host_internal.h"
 #include "execute/mapped.h"
 #include "execute/stage.h"
@@ -93,12 +94,7 @@ void board_free(struct board *b)
 /* How many blocks a rank puts on its board, for each collective. */
 static size_t blocks_of(const struct board *b, polypath_collective_t collective)
 {
-    switch (collective) {
-    case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
-    case POLYPATH_COLLECTIVE_ALL_TO_ALL:
-    case POLYPATH_COLLECTIVE_SCATTER: return (size_t)b->size;
-    default: return 1;
-    }
+    return input_per_rank(collective) ? (size_t)b->size : 1;
 }
 
 bool board_stages(const struct board *b, polypath_collective_t collective)

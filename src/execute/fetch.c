@@ -65,9 +65,9 @@ static polypath_result_t reduce(struct mapped *m, char *to, size_t offset, size_
 static int owner_of(const struct mapped *m, size_t at, size_t *left)
 {
     for (int r = 0; r < m->size; r++) {
-        const struct part part = mapped_part(m, r, m->call.bytes);
-        if (at >= part.begin && at < part.end) {
-            *left = part.end - at;
+        const struct part part = part_of_rank(m->call.bytes, m->size, r);
+        if (at >= part.offset && at - part.offset < part.bytes) {
+            *left = part.offset + part.bytes - at;
             return r;
         }
     }

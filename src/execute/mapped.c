@@ -88,16 +88,10 @@ static bool output_needed(const struct mapped *m, int r)
     }
 }
 
-static bool block_per_rank(polypath_collective_t collective)
-{
-    return collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER || collective == POLYPATH_COLLECTIVE_ALL_TO_ALL ||
-           collective == POLYPATH_COLLECTIVE_SCATTER;
-}
-
 /* Bytes of a rank's buffers that take part in the call. */
 static size_t input_bytes(const struct mapped *m)
 {
-    return m->call.bytes * (block_per_rank(m->call.frame.collective) ? (size_t)m->size : 1);
+    return m->call.bytes * (input_per_rank(m->call.frame.collective) ? (size_t)m->size : 1);
 }
 
 static size_t output_bytes(const struct mapped *m)
@@ -186,14 +180,6 @@ enum mapped_verdict mapped_hear(struct mapped *m, int rank, const struct mapped_
 
 /* ------------------------------------------------------------------- moving */
 
-struct part mapped_part(const struct mapped *m, int r, size_t bytes)
-{
-    const size_t n = (size_t)m->size, lines = (bytes + LINE - 1) / LINE;
-    const size_t each = (lines + n - 1) / n * LINE, first = (size_t)r * each;
-    const size_t begin = first < bytes ? first : bytes;
-    return (struct part){begin, begin + each < bytes ? begin + each : bytes};
-}
-
 /* Where the buffers are, for this rank. */
 static polypath_result_t find_buffers(struct mapped *m)
 {
@@ -225,9 +211,9 @@ static struct part work_of(const struct mapped *m)
     const size_t all = c->bytes * (size_t)m->size;
     switch (c->frame.collective) {
     case POLYPATH_COLLECTIVE_ALL_REDUCE:
-    case POLYPATH_COLLECTIVE_REDUCE: return mapped_part(m, m->rank, c->bytes);
+    case POLYPATH_COLLECTIVE_REDUCE: return part_of_rank(c->bytes, m->size, m->rank);
     case POLYPATH_COLLECTIVE_BROADCAST:
-        return m->spread && !m->fetch ? mapped_part(m, m->rank, c->bytes) : (struct part){0, c->bytes};
+        return m->spread && !m->fetch ? part_of_rank(c->bytes, m->size, m->rank) : (struct part){0, c->bytes};
     case POLYPATH_COLLECTIVE_ALL_GATHER:
     case POLYPATH_COLLECTIVE_ALL_TO_ALL: return (struct part){0, all};
     case POLYPATH_COLLECTIVE_GATHER: /* fetched by the root, delivered by each rank */
@@ -244,12 +230,12 @@ polypath_result_t mapped_begin(struct mapped *m, enum mapped_verdict verdict, ui
     m->results = false;
     polypath_result_t result = find_buffers(m);
     const struct part work = work_of(m);
-    m->at = work.begin;
-    m->end = work.end;
+    m->at = work.offset;
+    m->end = work.offset + work.bytes;
     m->moving = true;
     m->stream =
         m->call.bytes *
-            (block_per_rank(collective) || collective == POLYPATH_COLLECTIVE_ALL_GATHER ? (size_t)m->size : 1) >=
+            (input_per_rank(collective) || collective == POLYPATH_COLLECTIVE_ALL_GATHER ? (size_t)m->size : 1) >=
         STREAM_BYTES;
     return result;
 }

@@ -5,9 +5,9 @@
 #ifndef EXECUTE_MAPPED_INTERNAL_H
 #define EXECUTE_MAPPED_INTERNAL_H
 
+#include "execute/blocks.h"
 #include "execute/mapped.h"
 
-#define LINE 64u
 #define PIECE_BYTES (256u << 10) /* moved between two looks at the rest of the world */
 #define MAPPED_FETCH_TILE (32u << 10)
 
@@ -29,19 +29,13 @@ struct mapped {
     const char **in; /* per rank, addresses here, or there if fetched */
     char **out;
     const void **sources;
-    size_t begin, end, at; /* of the bytes this rank moves: those done are before `at` */
+    size_t at, end; /* of the bytes this rank moves: those that are left */
     bool stream, moving;
     char *tile;
     const int *pids; /* per rank; NULL: nothing can be fetched */
     char *fetched;   /* a tile per rank */
     bool results;    /* AllReduce by fetching: the second half, in which the results are fetched */
 };
-
-/* Cuts `bytes` into parts of whole lines, one per rank: the part of rank r. */
-struct part {
-    size_t begin, end;
-};
-struct part mapped_part(const struct mapped *mapped, int r, size_t bytes);
 
 static inline void mapped_copy(const struct mapped *m, char *to, const char *from, size_t bytes)
 {

@@ -7,6 +7,7 @@
  * p - STAGE_DEPTH of that ring (`done`); it is full when its flag says p + 1.
  */
 #include "execute/stage.h"
+#include "execute/blocks.h"
 #include "link/stores.h"
 #include "system/clock.h"
 
@@ -14,7 +15,6 @@
 #include <string.h>
 
 #define PAST(a, b) ((int32_t)((a) - (b)) >= 0) /* numbers wrap around */
-#define LINE 64u
 
 /* Outputs from here on do not stay in the caches anyhow, and are written past them. */
 #define STREAM_BYTES (8u << 20)
@@ -69,13 +69,6 @@ void stage_free(struct stage *s)
     free(s);
 }
 
-/* Whether a slot holds a block for every rank. */
-static bool block_per_rank(polypath_collective_t collective)
-{
-    return collective == POLYPATH_COLLECTIVE_REDUCE_SCATTER || collective == POLYPATH_COLLECTIVE_ALL_TO_ALL ||
-           collective == POLYPATH_COLLECTIVE_SCATTER;
-}
-
 bool stage_takes(const struct stage *s, polypath_collective_t collective)
 {
     return collective != POLYPATH_COLLECTIVE_SEND_RECV && collective != POLYPATH_COLLECTIVE_BARRIER &&
@@ -99,7 +92,7 @@ static size_t chunk_bytes(const struct stage *s)
 {
     const size_t n = (size_t)s->size;
     size_t most = s->slot_bytes;
-    if (block_per_rank(s->call.frame.collective) || s->divided)
+    if (input_per_rank(s->call.frame.collective) || s->divided)
         most = most / n / LINE * LINE;
     if (s->divided)
         most *= n;
@@ -107,10 +100,6 @@ static size_t chunk_bytes(const struct stage *s)
 }
 
 /* The part of a block that a chunk covers. */
-struct part {
-    size_t offset, bytes;
-};
-
 static struct part part_of(const struct stage *s, uint32_t chunk)
 {
     const size_t offset = chunk * s->unit;
@@ -120,10 +109,8 @@ static struct part part_of(const struct stage *s, uint32_t chunk)
 /* The part of rank r within a chunk that the ranks divide among them. */
 static struct part share_of(const struct stage *s, uint32_t chunk, int r)
 {
-    const struct part all = part_of(s, chunk);
-    const size_t each = lines((all.bytes + (size_t)s->size - 1) / (size_t)s->size);
-    const size_t begin = least((size_t)r * each, all.bytes), end = least(begin + each, all.bytes);
-    return (struct part){all.offset + begin, end - begin};
+    const struct part all = part_of(s, chunk), share = part_of_rank(all.bytes, s->size, r);
+    return (struct part){all.offset + share.offset, share.bytes};
 }
 
 static char *slot(const struct stage *s, int r, enum ring ring, uint32_t position)
@@ -414,7 +401,7 @@ static void take_copies(struct stage *s, uint32_t chunk)
 {
     const struct board_call *c = &s->call;
     const struct part part = part_of(s, chunk);
-    const size_t mine = block_per_rank(c->frame.collective) ? (size_t)s->rank * s->unit : 0;
+    const size_t mine = input_per_rank(c->frame.collective) ? (size_t)s->rank * s->unit : 0;
     const bool from_all =
         c->frame.collective != POLYPATH_COLLECTIVE_BROADCAST && c->frame.collective != POLYPATH_COLLECTIVE_SCATTER;
     for (int r = 0; r < s->size; r++) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "execute/blocks.h"
 #include "frontends/group.h"
 
 /* Pinned memory that became too small; given back at the end only. */
@@ -142,18 +143,6 @@ static polypath_result_t finish_copies(struct stage_memory_cuda *m)
 
 /* -------------------------------------------------------------- collectives */
 
-static bool block_per_rank(polypath_collective_t kind, bool output)
-{
-    switch (kind) {
-    case POLYPATH_COLLECTIVE_ALL_TO_ALL: return true;
-    case POLYPATH_COLLECTIVE_ALL_GATHER:
-    case POLYPATH_COLLECTIVE_GATHER: return output;
-    case POLYPATH_COLLECTIVE_REDUCE_SCATTER:
-    case POLYPATH_COLLECTIVE_SCATTER: return !output;
-    default: return false;
-    }
-}
-
 /* The host collective on one piece. */
 static polypath_result_t run_piece(struct stage_memory_cuda *m, const struct polypath_request *whole, size_t count)
 {
@@ -179,8 +168,8 @@ static polypath_result_t move_piece(struct stage_memory_cuda *m, const struct po
 {
     const size_t element = polypath_type_bytes(whole->type), bytes = count * element;
     const size_t stride = whole->count * element, offset = first * element, n = (size_t)m->comm->size;
-    const size_t ins = !whole->send ? 0 : block_per_rank(whole->collective, false) ? n : 1;
-    const size_t outs = !whole->recv ? 0 : block_per_rank(whole->collective, true) ? n : 1;
+    const size_t ins = !whole->send ? 0 : input_per_rank(whole->collective) ? n : 1;
+    const size_t outs = !whole->recv ? 0 : output_per_rank(whole->collective) ? n : 1;
     polypath_result_t result = POLYPATH_SUCCESS;
     for (size_t b = 0; b < ins && !result; b++)
         result = bring(m, m->in + b * bytes, (const char *)whole->send + b * stride + offset, bytes);
@@ -197,7 +186,7 @@ static polypath_result_t run_collective(struct stage_memory_cuda *m, struct poly
 {
     const polypath_collective_t kind = whole->collective;
     const size_t element = polypath_type_bytes(whole->type);
-    const size_t blocks = block_per_rank(kind, false) || block_per_rank(kind, true) ? (size_t)m->comm->size : 1;
+    const size_t blocks = input_per_rank(kind) || output_per_rank(kind) ? (size_t)m->comm->size : 1;
     const size_t most = CUDA_BOUNCE_BYTES / (element * blocks) & ~(size_t)63;
     polypath_result_t result = POLYPATH_SUCCESS;
     if (whole->scalar_on_device) {
